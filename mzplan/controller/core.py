@@ -154,6 +154,7 @@ class Controller(Frontiers):
                 secret_problem=queries.secrets_in_use.problem(address, query) if query is not None else None,
                 last_step=self.last_step(query) if query is not None else -1,
                 counters=queries.attempts.add_to(counted.get(address, Counters()), address),
+                task=queries.tasks_under_way.get(address),
             )
         digests, rotated = queries.secrets_in_use.digests(wanted)
         at_work = (self.maintenance, self.targets)

@@ -42,6 +42,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
 from mzplan.model.event import EventKind
 from mzplan.model.observed import Condition, JobKind, Status
+from mzplan.model.tasks import Task
 from mzplan.schema.description import CollectionRead, Description
 
 log = logging.getLogger("mzplan.runner")
@@ -75,6 +76,7 @@ class Queries:
         }
         self.in_flight: dict[Address, Future[Result]] = {}
         self._starting_ids: dict[Address, str] = {}  # the query ids of the starts under way
+        self.tasks_under_way: dict[Address, Task] = {}  # the first task of each start under way
         self._addresses_by_id: defaultdict[str, set[Address]] = defaultdict(set)  # in the last round
         self.upstreams: dict[Address, Any] = {}
         self.reports: tuple[QueryReport, ...] = ()  # of the last round
@@ -96,6 +98,7 @@ class Queries:
         for address in [a for a, future in self.in_flight.items() if future.done()]:
             result = self.in_flight.pop(address).result()
             self._starting_ids.pop(address, None)
+            self.tasks_under_way.pop(address, None)
             if result.upstream is not None:
                 self.upstreams[address] = result.upstream
             outdated = address in self._ignored
@@ -300,6 +303,8 @@ class Queries:
                 self.runs.record_command(command)
                 if isinstance(command, Switch):
                     self._starting_ids[command.address] = command.description.id
+                    if tasks := open_tasks_of(command.description, self.memories[command.address]):
+                        self.tasks_under_way[command.address] = tasks[0]
                     self._addresses_by_id[command.description.id].add(command.address)
                 self.in_flight[command.address] = self.jobs.submit(
                     kind or "start", command.address, self.switcher.run, command
@@ -418,8 +423,13 @@ def has_tasks(description: Description, memory: Memory, reports: Sequence[QueryR
 
     The tasks of an accepted description are done.
     """
-    accepted = memory.accepted
-    known = accepted.tasks if accepted is not None and accepted.place == description.place else ()
     same = [report for report in reports if report.name.generation == description.generation]
     done = {outcome.serial for report in same for outcome in report.tasks_done}
-    return any(task.serial not in done and task not in known for task in description.tasks)
+    return any(task.serial not in done for task in open_tasks_of(description, memory))
+
+
+def open_tasks_of(description: Description, memory: Memory) -> tuple[Task, ...]:
+    """Return the tasks that the accepted description didn't have."""
+    accepted = memory.accepted
+    known = accepted.tasks if accepted is not None and accepted.place == description.place else ()
+    return tuple(task for task in description.tasks if task not in known)

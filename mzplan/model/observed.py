@@ -148,9 +148,6 @@ LagUnit = Literal["records", "rows", "steps", "bytes"]
 PastStep = tuple[int, int | None, int | None]  # step number, time in seconds since the epoch, rows
 
 
-StartStage = Literal["waiting for Spark", "to be started", "in the first batch"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
     """A runner's counts for a query since the runner began to lead, over all runs of the query.
@@ -200,8 +197,9 @@ class Observation(RunFacts):
     - `loss`: the records that a new generation of the source could no longer read; None if there are none, or
       if the runner doesn't look for losses of this source.
     - `foreign_change`: how another writer last changed rows of the query's collection; None if it didn't.
-    - `held`: what the query waits for, in words. Either a canary (meanwhile the last accepted description
-      runs), or the runner of another instance that still has to stop the query.
+    - `held`: what the query waits for, in words: a canary (meanwhile the last accepted description runs), the
+      runner of another instance that still has to stop the query, a new generation, or a first copy.
+    - `task`: the one-off task that the start under way does first, in words.
     """
 
     address: Address = field(metadata=KEY)
@@ -234,6 +232,7 @@ class Observation(RunFacts):
     fault_fix: str | None = field(default=None, metadata=SPARSE)
     fault_since: float | None = field(default=None, metadata=SPARSE)
     counters: Counters | None = field(default=None, metadata=SPARSE)
+    task: str | None = field(default=None, metadata=SPARSE)
 
     @property
     def health(self) -> Condition:
@@ -323,11 +322,13 @@ class Status:
     jobs: tuple[JobReport, ...] = field(default=(), metadata=SPARSE)
     warehouse: str = field(default="", metadata=SPARSE)
 
-    def start_stage(self, address: Address) -> StartStage:
-        """Return the stage that a starting query has reached."""
+    def start_stage(self, address: Address) -> str:
+        """Return the stage that a starting query has reached, such as `doing its replay of step 3`."""
         if self.opening_since is not None:
             return "waiting for Spark"
         seen = self.observations.get(address)
+        if seen is not None and seen.task is not None:
+            return f"doing its {seen.task}"
         if seen is None or seen.run_id is None:
             return "to be started"
         runs = (seen.generation, seen.digest) == (seen.wanted_generation, seen.wanted_digest)

@@ -12,7 +12,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.codec import decode
 from mzplan.model.diagnostics import MzplanError, usage_error
 from mzplan.model.history import CommitRecord
-from mzplan.model.observed import Condition, JobReport, Observation, StartStage, Status, Verdict, Versions
+from mzplan.model.observed import Condition, JobReport, Observation, Status, Verdict, Versions
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource, RunnerSettings
 from mzplan.model.stored import KEY, OPTIONAL, SPARSE, Id, InstanceName, Positive, stored
 from mzplan.model.tasks import Task
@@ -295,7 +295,7 @@ class QueryStatus:
     observation: Observation | None
     as_of: float | None = None
     repair: str | None = None
-    start_stage: StartStage | None = None
+    start_stage: str | None = None
     stale_inputs: tuple[StaleInput, ...] = ()
 
     @property

@@ -46,9 +46,11 @@ def test_long_backfills_delay_nothing_else(narrow: World) -> None:
         assert set(starts(narrow)) == {"source.orders", "sink.orders_out"}
         assert len(slow.begun) == 2  # and no more of them at once
         assert not narrow.jobs.is_full("start")
+        stages = [narrow.status().start_stage(Address("source", name)) for name in long]
+        assert sorted(stages) == [f"doing its {TASK}", f"doing its {TASK}", "to be started"]
     finally:
         slow.let.set()
-    narrow.settle()
+    assert {seen.task for seen in narrow.settle().observations.values()} == {None}
     assert sorted(starts(narrow)) == ["sink.orders_out", *(f"source.{n}" for n in long), "source.orders"]
 
 
