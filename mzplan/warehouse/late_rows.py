@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from mzplan.model.address import Place
 from mzplan.schema.description import Description
 from mzplan.schema.source_columns import columns_of
 from mzplan.warehouse.checkpoint_log import CheckpointLog
@@ -17,6 +18,7 @@ from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import decoding
 from mzplan.warehouse.replay import step_batches
 from mzplan.warehouse.step_record import StepRecord
+from mzplan.warehouse.storage import table_id
 
 _WATERMARK = "batchWatermarkMs"
 # Whether Spark judges rows by the watermark of the previous step.
@@ -38,7 +40,7 @@ def rows_behind_watermark(warehouse: str, view: Description, log: CheckpointLog,
         watermark = int((json.loads(before[1]) if is_previous else settings).get(_WATERMARK, 0))
         if watermark == 0:
             return 0
-    inputs = {Checkpoint.of(warehouse, *read.place).collection(): name for name, read in view.reads.items()}
+    inputs = {_table_of(warehouse, read.place): name for name, read in view.reads.items()}
     total = 0
     for start, end in zip(_offsets(log, step - 1), _offsets(log, step), strict=True):
         if start == end:
@@ -51,6 +53,10 @@ def rows_behind_watermark(warehouse: str, view: Description, log: CheckpointLog,
         record = StepRecord(step=step, start=start, end=end)
         total += sum(_rows_until(batch, column, watermark) for batch in step_batches(collection, record))
     return total
+
+
+def _table_of(warehouse: str, place: Place) -> str | None:
+    return Checkpoint.of(warehouse, *place).collection() or table_id(collection_path(warehouse, *place))
 
 
 def _offsets(log: CheckpointLog, step: int) -> list[Any]:

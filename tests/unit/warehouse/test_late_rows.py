@@ -27,7 +27,6 @@ def at(hour: int) -> datetime:
 def view(tmp_path: Path) -> Any:
     """A view that has read three steps of a source. Its watermark was at 0:00, 0:00, 5:00 and 8:00."""
     source = StoredSource(tmp_path, schema=SCHEMA)
-    Checkpoint.of(str(tmp_path), *source.place).record_collection(TABLE)
     for hours in ([9], [1, 5, 6, None], [2, 2, 7]):
         source.run([{"id": 1, "TS": at(hour) if hour is not None else None} for hour in hours])
     log = Checkpoint.of(str(tmp_path), "view", 1).log
