@@ -99,6 +99,12 @@ def _defaults(application: str) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",
         "spark.sql.streaming.numRecentProgressUpdates": "5",
+        # Spark keeps these for its web page, which mzplan switches off. By default, the plans of the last
+        # 1,000 executions stay in memory: each micro-batch has several, and a view's plan is long.
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
         # RocksDB keeps the state of queries on disk and in bounded memory outside Java's heap, shared by all
         # queries of the process.
         **{f"{_STATE}.{name}": value for name, value in _STATE_SETTINGS.items()},
