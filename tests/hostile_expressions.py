@@ -132,7 +132,6 @@ HOSTILE_VIEWS = [
     "SELECT * FROM orders JOIN text.`$F` ON true",
     "SELECT * FROM orders NATURAL JOIN other",
     "SELECT * FROM orders LATERAL VIEW reflect('java.lang.Runtime', 'getRuntime') t AS tag",
-    "SELECT * FROM orders LATERAL VIEW json_tuple(note, 'a') t AS tag",
     "SELECT * FROM orders MATCH_RECOGNIZE (PATTERN (a))",
     # Not one SELECT.
     "FROM text.`$F` SELECT value",

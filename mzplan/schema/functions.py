@@ -1,11 +1,13 @@
 """Spark's functions: their names, and which of them need other rows.
 
-functions.tsv lists the functions of all supported lines of Spark, each with the first line that has it.
+functions.tsv lists the functions of all supported lines of Spark, each with the first line that has it and a
+rule for its result type. `python -m tools.spark_functions` compares it with the installed Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,11 +55,23 @@ def _is_any(node: Any) -> bool:
     return isinstance(node, exp.Any) and not isinstance(node.parent, exp.Like | exp.ILike)
 
 
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of Spark.
+
+    - `since`: the first supported line that has it.
+    - `result`: the rule for its result type, see `type_rules.result_type`; "" if another rule has the type.
+    """
+
+    since: str
+    result: str
+
+
 @cache
-def functions() -> Mapping[str, str]:
-    """Return the names of Spark's functions, each with the first supported line that has it."""
+def functions() -> Mapping[str, Function]:
+    """Return Spark's functions by name."""
     rows = (line.split("\t") for line in _TABLE.read_text(encoding="utf-8").splitlines())
-    return {name: since[0] if since else "4.0" for name, *since in rows}
+    return {name: Function(since, result) for name, since, result in rows}
 
 
 def unknown_functions(tree: Any, text: str, prefix: int = 0) -> list[tuple[str, int]]:

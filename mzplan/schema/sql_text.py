@@ -46,6 +46,8 @@ _NAMES_OF_CLASSES = {
     "ArgMax": "max_by",
     "ArgMin": "min_by",
     "Ceil": "ceil",
+    "Decode": "decode",
+    "DecodeCase": "decode",
     "Floor": "floor",
     "GroupConcat": "listagg",
     "If": "if",
@@ -61,7 +63,7 @@ _NAMES_OF_CLASSES = {
     "Transform": "transform",
     "Trim": "trim",
 }
-_PLAIN_CALLS = frozenset(["CHAR", "CHR", "DECODE", "INITCAP", "NORMALIZE"])
+_PLAIN_CALLS = frozenset(["CHAR", "CHR", "INITCAP", "NORMALIZE"])
 
 # Words of SQL that need backquotes as the name of a collection.
 _OWN_WORDS = frozenset(
@@ -294,6 +296,8 @@ def function_name(node: Any, sql: str, prefix: int = 0) -> str:
     if kind in ("Identifier", "Column", "Literal") or "start" not in node.meta:
         return _NAMES_OF_CLASSES.get(kind, kind)
     start, end = (node.meta[at] - prefix for at in ("start", "end"))
+    if not sql[end + 1 :].lstrip().startswith("("):
+        return kind
     return sql[start : end + 1].strip("`").lower()
 
 

@@ -10,65 +10,65 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any
 
-from mzplan.schema.columns import (
-    MAX_LENGTH,
-    Column,
-    DdlError,
-    canonical_type,
-    map_types,
-    parse_columns,
-    spark_type,
+from mzplan.schema.columns import MAX_LENGTH, Column, DdlError, canonical_type, parse_columns
+from mzplan.schema.functions import functions
+from mzplan.schema.sql_text import DIALECTS, BareText, arguments_of, bare, function_name, trees
+from mzplan.schema.type_rules import (
+    DECIMAL,
+    INTEGRAL,
+    NULL,
+    TIMES,
+    decimal_of,
+    decimal_type,
+    digits_of,
+    field_type,
+    if_number,
+    inside,
+    pair_of,
+    plain_type,
+    result_type,
+    struct_of,
+    wider,
 )
-from mzplan.schema.sql_text import DIALECTS, BareText, bare, trees
 
-INTEGRAL = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}  # with their digits as decimals
 _BITS = {"INT": 31, "BIGINT": 63}  # types of literals
-_MAX_DIGITS = 38
-TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ")
-DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _CASTS = ("Cast", "TryCast")  # classes of sqlglot
-_NULL = "VOID"  # the type of NULL: never a result
 _PREFIX = "SELECT "
 _ALIASED = re.compile(r".*\sAS\s+\w+", re.IGNORECASE | re.DOTALL)
-# Types that don't depend on the operands, by Spark's names of functions and sqlglot's classes of other nodes.
+# The types of nodes that aren't calls of functions, by sqlglot's classes.
 _FIXED: Mapping[str, str] = {
-    name: type_
-    for type_, names in {
-        "BOOLEAN": "array_contains arrays_overlap boolean contains endswith exists forall ilike isnan "
-        "isnotnull isnull like map_contains_key regexp regexp_like rlike startswith And Between "
-        "Boolean EQ GT GTE ILike In Is LT LTE Like NEQ Not NullSafeEQ NullSafeNEQ Or RegexpLike",
-        "TINYINT": "tinyint",
-        "SMALLINT": "smallint",
-        "INT": "array_size ascii bit_length cardinality char_length character_length day dayofmonth "
-        "dayofweek dayofyear find_in_set hash hour instr int json_array_length length "
-        "levenshtein locate minute month octet_length position quarter regexp_count regexp_instr "
-        "second size unix_date StrPosition weekday weekofyear year",
-        "BIGINT": "array_position bigint crc32 to_unix_timestamp unix_micros unix_millis unix_seconds "
-        "unix_timestamp xxhash64",
-        "FLOAT": "float",
-        "DOUBLE": "acos asin atan atan2 cbrt cos cosh degrees double e exp expm1 hypot ln log log10 log1p "
-        "log2 months_between pi pow power radians sin sinh sqrt tan tanh",
-        "DECIMAL(10,0)": "decimal",
-        "STRING": "array_join base64 concat_ws date_format format_number format_string from_unixtime "
-        "get_json_object hex lcase lower ltrim md5 printf regexp_extract regexp_replace "
-        "regexp_substr repeat replace rtrim sha sha1 sha2 soundex space string substring_index "
-        "to_json translate trim ucase upper url_decode url_encode Initcap RawString Trim",
-        "BINARY": "binary unbase64 unhex HexString",
-        "DATE": "add_months curdate current_date date date_from_unix_date last_day make_date next_day "
-        "to_date trunc",
-        # Some depend on spark.sql.timestampType, like TIMESTAMP in a schema.
-        "TIMESTAMP": "current_timestamp date_trunc now timestamp timestamp_micros timestamp_millis "
-        "timestamp_seconds to_timestamp to_timestamp_ltz try_to_timestamp",
-        "TIMESTAMP_NTZ": "localtimestamp to_timestamp_ntz",
-        "ARRAY<STRING>": "json_object_keys regexp_extract_all split",
-        "MAP<STRING,STRING>": "str_to_map",
-        _NULL: "Null",
-    }.items()
-    for name in names.split()
+    **{
+        name: "BOOLEAN"
+        for names in ("And Between Boolean EQ Escape GT GTE ILike In Is LT LTE", "Like NEQ Not NullSafeEQ Or")
+        for name in names.split()
+    },
+    "HexString": "BINARY",
+    "Null": NULL,
+    "NullSafeNEQ": "BOOLEAN",
+    "RawString": "STRING",
+    "RegexpLike": "BOOLEAN",
 }
+_DATE_UNITS = frozenset(["YEAR", "QUARTER", "MONTH", "WEEK", "DAY"])
+_PARTS = re.compile(
+    r"(?:YEAR|MONTH|WEEK|DAY|HOUR|MINUTE)S?|YEAROFWEEK|QUARTER|(?:DAYOFWEEK|DOW)(?:_ISO)?|DOY", re.IGNORECASE
+)
+# The operators that functions compute as.
+_OPERATORS = {
+    "mod": "Mod",
+    "pmod": "Mod",
+    "try_add": "Add",
+    "try_divide": "Div",
+    "try_mod": "Mod",
+    "try_multiply": "Mul",
+    "try_subtract": "Sub",
+}
+_HIGHER_ORDER = (
+    "aggregate array_sort exists filter forall map_filter map_zip_with reduce transform transform_keys "
+    "transform_values zip_with"
+)
 
 
 def type_of(text: str, columns: Sequence[Column]) -> str | None:
@@ -90,7 +90,7 @@ def type_of(text: str, columns: Sequence[Column]) -> str | None:
 
 
 class ExpressionTypes:
-    """Finds the types of sqlglot's nodes. Types are canonical DDL without NOT NULL and CHAR, or _NULL.
+    """Finds the types of sqlglot's nodes. Types are canonical DDL without NOT NULL and CHAR, or NULL.
 
     - `prefix`: how many characters sqlglot has read before the text.
     - `columns`: the type of each column, by its name in lower case.
@@ -98,6 +98,7 @@ class ExpressionTypes:
 
     def __init__(self, text: BareText, prefix: int, columns: Mapping[str, str]):
         self._text, self._prefix, self._columns = text, prefix, columns
+        self._variables: Mapping[str, str | None] = {}  # of the functions around
         self._quoted = {at for start, end in text.quoted for at in range(start, end)}
 
     def has_every_plus(self, tree: Any) -> bool:
@@ -110,25 +111,38 @@ class ExpressionTypes:
     def of(self, node: Any) -> str | None:
         node = node.unnest()
         name = self.function_name(node)
-        rule = _RULES.get(name)
-        return rule(self, node) if rule else _FIXED.get(name)
+        if (rule := _RULES.get(name)) is not None:
+            return rule(self, node)
+        function = functions().get(name)
+        if function is not None and function.result:
+            return self._result(function.result, node)
+        by_class = _RULES.get(type(node).__name__)
+        return by_class(self, node) if by_class is not None else _FIXED.get(name)
 
-    def function_name(self, node: Any) -> str:
-        """Return the Spark name of the function that a node calls.
+    def _result(self, rule: str, node: Any) -> str | None:
+        """Return the type of a call by a rule of functions.tsv."""
+        needs_types = "{" in rule or not rule[0].isupper()
+        return result_type(rule, [self.of(one) for one in self.arguments(node)] if needs_types else ())
 
-        If the node isn't a function call, return its sqlglot class name. sqlglot uses one class for several
-        functions, so the name is read from the SQL text, at the position that sqlglot records.
-        """
+    def arguments(self, node: Any) -> list[Any]:
+        """Return the arguments of a call as written, without DISTINCT."""
         from sqlglot import exp
 
-        if not isinstance(node, exp.Func) or "start" not in node.meta:
-            return type(node).__name__
-        start, end = (node.meta[at] - self._prefix for at in ("start", "end"))
-        return self._text.sql[start : end + 1].lower()
+        arguments = arguments_of(node)
+        if arguments and isinstance(arguments[0], exp.Distinct):
+            return [*arguments[0].expressions, *arguments[1:]]
+        return [one for one in arguments if not isinstance(one, exp.Order)]
+
+    def function_name(self, node: Any) -> str:
+        """Return Spark's name of the function that a node calls; sqlglot's class for another node."""
+        return function_name(node, self._text.sql, self._prefix)
 
     # ── values
 
     def _column(self, node: Any) -> str | None:
+        first, *fields = node.parts
+        if (name := first.name.lower()) in self._variables:  # a call's own arguments still have columns here
+            return reduce(field_type, (part.name for part in fields), self._variables[name])
         return self.column(node)
 
     def column(self, node: Any) -> str | None:
@@ -150,10 +164,10 @@ class ExpressionTypes:
         whole, _, fraction = number.lstrip("-").partition(".")
         if fraction:
             digits = (whole + fraction).lstrip("0")
-            return _decimal(max(len(digits), len(fraction)), len(fraction))
+            return decimal_type(max(len(digits), len(fraction)), len(fraction))
         value = int(number)
         types = (name for name, bits in _BITS.items() if -(2**bits) <= value < 2**bits)
-        return next(types, None) or _decimal(len(whole.lstrip("0")), 0)
+        return next(types, None) or decimal_type(len(whole.lstrip("0")), 0)
 
     def _cast(self, node: Any) -> str | None:
         to = str(node.to.sql(dialect="spark"))
@@ -167,11 +181,13 @@ class ExpressionTypes:
     # ── operators and functions
 
     def _arithmetic(self, node: Any) -> str | None:
-        operator = type(node).__name__
-        operands = [operand.unnest() for operand in (node.this, node.expression)]
-        if type(operands[1]).__name__ == "Interval" and operator in ("Add", "Sub"):
-            moved = self.of(operands[0])
-            return moved if moved in TIMES else None
+        name = self.function_name(node)
+        operator = _OPERATORS.get(name, type(node).__name__)
+        operands = [operand.unnest() for operand in arguments_of(node)]
+        if len(operands) != 2:
+            return None
+        if operator in ("Add", "Sub") and (moved := self._moved(operator, operands)) is not None:
+            return moved
         left, right = (if_number(self.of(operand)) for operand in operands)
         if left is None or right is None:
             return None
@@ -182,24 +198,122 @@ class ExpressionTypes:
         if {"FLOAT", "DOUBLE"} & {left, right}:
             return "DOUBLE"
         sizes = _size(operands[0], left), _size(operands[1], right)
-        return _decimal_of(operator, *sizes[0], *sizes[1]) if sizes[0] and sizes[1] else None
+        return decimal_of(operator, *sizes[0], *sizes[1]) if sizes[0] and sizes[1] else None
+
+    def _moved(self, operator: str, operands: Sequence[Any]) -> str | None:
+        """Return the type of a time plus or minus an interval or days, or of a difference of times."""
+        left, right = (self.of(operand) for operand in operands)
+        if operator == "Add" and left is not None and left.startswith("INTERVAL"):
+            left, right, operands = right, left, [*reversed(operands)]
+        if left not in ("DATE", *TIMES) or right is None:
+            return None
+        if right.startswith("INTERVAL"):
+            units = set(right.split()[1:]) - {"TO"}
+            return left if left != "DATE" or units <= _DATE_UNITS else "TIMESTAMP"
+        if operator == "Sub" and right in ("DATE", *TIMES):
+            return "INTERVAL DAY" if {left, right} == {"DATE"} else "INTERVAL DAY TO SECOND"
+        return "DATE" if left == "DATE" and right in ("TINYINT", "SMALLINT", "INT") else None
+
+    def _interval(self, node: Any) -> str | None:
+        """Return the type of an interval with one unit, or a span of units."""
+        unit = node.args.get("unit")
+        words = str(unit.sql() if unit is not None else "").upper().replace("WEEK", "DAY").split()
+        units = [word.removesuffix("S") for word in words if word != "TO"]
+        known = (*_DATE_UNITS, "HOUR", "MINUTE", "SECOND")
+        return f"INTERVAL {' TO '.join(units)}" if units and set(units) <= {*known} else None
+
+    def _bits(self, node: Any) -> str | None:
+        types = [self.of(operand) for operand in arguments_of(node)]
+        whole = all(type_ in INTEGRAL for type_ in types)
+        return reduce(wider, types) if whole else None
+
+    def _shifted(self, node: Any) -> str | None:
+        first = self.of(arguments_of(node)[0])
+        return ("BIGINT" if first == "BIGINT" else "INT") if first in INTEGRAL else None
+
+    def _extracted(self, node: Any) -> str | None:
+        """Return the type of EXTRACT(part FROM time), and of date_part('part', time)."""
+        part, time = arguments_of(node)
+        name, of = str(part.name).upper(), self.of(time)
+        if of not in ("DATE", *TIMES):
+            return None
+        if name in ("SECOND", "SECONDS"):
+            return "DECIMAL(8,6)"
+        return "INT" if _PARTS.fullmatch(name) else None
+
+    def _variable(self, node: Any) -> str | None:
+        return self._variables.get(node.name.lower())
+
+    def _higher_order(self, node: Any) -> str | None:
+        """Return the type of a call with functions as arguments, such as transform."""
+        name, (whole, *more) = self.function_name(node), arguments_of(node)
+        first = self.of(whole)
+        if name in ("exists", "forall"):
+            return "BOOLEAN"
+        if first is None or name in ("array_sort", "filter", "map_filter"):
+            return first
+        element, pair = inside(first, "ARRAY"), pair_of(first)
+        if name in ("aggregate", "reduce") and len(more) > 1:
+            state = self.of(more[0])
+            if self._body(more[1], state, element) != state:
+                return None
+            return self._body(more[2], state) if len(more) > 2 else state
+        if name == "transform":
+            body = self._body(more[0], element, "INT")
+        elif name == "zip_with":
+            body = self._body(more[1], element, inside(self.of(more[0]), "ARRAY"))
+        elif pair is None:
+            return None
+        elif name == "map_zip_with":
+            other = pair_of(self.of(more[0]))
+            body = self._body(more[1], pair[0], pair[1], other[1] if other else None)
+        else:
+            body = self._body(more[0], *pair)
+        if body in (None, NULL):
+            return None
+        if pair is None:
+            return f"ARRAY<{body}>"
+        return f"MAP<{body},{pair[1]}>" if name == "transform_keys" else f"MAP<{pair[0]},{body}>"
+
+    def _body(self, function: Any, *types: str | None) -> str | None:
+        """Return the type of a function's result. `types`: its variables' types."""
+        if type(function).__name__ != "Lambda":
+            return None
+        names = [variable.name.lower() for variable in function.expressions]
+        around = self._variables
+        self._variables = {**around, **dict(zip(names, types, strict=False))}
+        try:
+            return self.of(function.this)
+        finally:
+            self._variables = around
 
     def _first(self, node: Any) -> str | None:
-        return self.of(next(node.iter_expressions()))
+        return self.of(arguments_of(node)[0])
 
     def _first_number(self, node: Any) -> str | None:
         return if_number(self._first(node))
 
-    def _first_text(self, node: Any) -> str | None:
-        """Return STRING if the first argument is a STRING; otherwise the result may be BINARY, so None."""
-        return "STRING" if self._first(node) == "STRING" else None
-
     def _common(self, node: Any) -> str | None:
-        return self._common_of(node.iter_expressions())
+        return self._common_of(arguments_of(node))
 
     def _choice(self, node: Any) -> str | None:
-        _, *values = node.iter_expressions()
+        _, *values = arguments_of(node)
         return self._common_of(values) if len(values) == 2 else None
+
+    def _decoded(self, node: Any) -> str | None:
+        """Return the type of decode(binary, charset), or of decode(value, search, result, …)."""
+        arguments = arguments_of(node)
+        if len(arguments) == 2:
+            return "STRING"
+        return self._common_of([*arguments[2::2], *(arguments[-1:] if len(arguments) % 2 == 0 else ())])
+
+    def _ordered(self, node: Any) -> str | None:
+        """Return the type of `… WITHIN GROUP (ORDER BY x)`."""
+        name, order = self.function_name(node.this), node.expression.expressions[0].this
+        if name in ("percentile_cont", "percentile_disc"):
+            given = self.of(arguments_of(node.this)[0])
+            return result_type("percentile", (self.of(order), given))
+        return self.of(order) if name == "mode" else self.of(node.this)
 
     def _case(self, node: Any) -> str | None:
         default = node.args.get("default")
@@ -216,13 +330,16 @@ class ExpressionTypes:
             operands = (node.this, node.expression)
             if any(isinstance(x, exp.Binary) and not isinstance(x, exp.DPipe | exp.Dot) for x in operands):
                 return None
-        types = {self.of(operand) for operand in node.iter_expressions()}
+        listed = [self.of(operand) for operand in arguments_of(node)]
+        types = set(listed)
+        if listed and all(inside(type_, "ARRAY") for type_ in listed):
+            return result_type("united", listed)
         certain = "STRING" in types and not any(type_ is None or "<" in type_ for type_ in types)
         return "STRING" if certain else None
 
     def _rounded(self, node: Any) -> str | None:
         type_, places = self._first_number(node), "0"
-        for argument in list(node.iter_expressions())[1:]:
+        for argument in arguments_of(node)[1:]:
             places = _literal(argument) or ""
         decimal = DECIMAL.match(type_ or "")
         if decimal is None:
@@ -230,16 +347,16 @@ class ExpressionTypes:
         if not places.isdecimal():
             return None
         digits, kept = int(decimal[1]) - int(decimal[2]), min(int(decimal[2]), int(places))
-        return _decimal(digits + 1 + kept, kept)
+        return decimal_type(digits + 1 + kept, kept)
 
     def _integral(self, node: Any) -> str | None:
         """Return the type of floor and ceil."""
         type_ = self._first_number(node)
-        if type_ is None or node.args.get("decimals") is not None:
-            return None
+        if type_ is None or len(arguments_of(node)) > 1:
+            return self._rounded(node) if DECIMAL.match(type_ or "") else None
         if decimal := DECIMAL.match(type_):
             digits, scale = int(decimal[1]), int(decimal[2])
-            return _decimal(digits - scale + 1, 0) if scale else type_
+            return decimal_type(digits - scale + 1, 0) if scale else type_
         return "BIGINT"
 
     def _days(self, node: Any) -> str | None:
@@ -289,14 +406,19 @@ class ExpressionTypes:
         return [self._text.sql[a + 1 : b].strip() for a, b in zip([opened, *ends], ends, strict=False)]
 
     def _from_json(self, node: Any) -> str | None:
-        types = node.expression.this
+        types = arguments_of(node)[1].name
         try:
             return plain_type(canonical_type(types) or struct_of(parse_columns(types)))
         except DdlError:
             return None
 
+    def _of_variant(self, node: Any) -> str | None:
+        """Return the type that variant_get names."""
+        arguments = arguments_of(node)
+        return plain_type(canonical_type(arguments[2].name)) if len(arguments) > 2 else None
+
     def _element(self, node: Any) -> str | None:
-        whole, *keys = node.iter_expressions()
+        whole, *keys = arguments_of(node)
         type_ = self.of(whole)
         if len(keys) == 1 and keys[0].is_string and (type_ or "").startswith("STRUCT<"):
             return field_type(type_, keys[0].name)
@@ -309,53 +431,39 @@ _RULES: Mapping[str, Callable[[ExpressionTypes, Any], str | None]] = {
     for names, rule in (
         ("Column", ExpressionTypes._column),
         ("Dot", ExpressionTypes._dot),
+        ("Identifier", ExpressionTypes._variable),
         ("Literal Neg", ExpressionTypes._number),
+        ("Interval", ExpressionTypes._interval),
         ("Cast TryCast", ExpressionTypes._cast),
-        ("Add Sub Mul Div Mod mod IntDiv", ExpressionTypes._arithmetic),
+        ("Add Sub Mul Div Mod IntDiv", ExpressionTypes._arithmetic),
+        (" ".join(_OPERATORS), ExpressionTypes._arithmetic),
+        ("BitwiseAnd BitwiseOr BitwiseXor BitwiseNot", ExpressionTypes._bits),
+        (
+            "BitwiseLeftShift BitwiseRightShift shiftleft shiftright shiftrightunsigned",
+            ExpressionTypes._shifted,
+        ),
         ("Case", ExpressionTypes._case),
-        ("Bracket get", ExpressionTypes._element),
-        ("abs negative", ExpressionTypes._first_number),
+        ("Bracket", ExpressionTypes._element),
+        ("Extract date_part datepart", ExpressionTypes._extracted),
         ("bround round", ExpressionTypes._rounded),
-        ("ceil ceiling floor Ceil Floor", ExpressionTypes._integral),
-        ("coalesce greatest ifnull least nvl", ExpressionTypes._common),
-        ("if nvl2 If", ExpressionTypes._choice),
-        ("nullif filter array_compact array_distinct slice sort_array map_filter", ExpressionTypes._first),
-        ("left lpad reverse right rpad substr substring Substring", ExpressionTypes._first_text),
-        ("concat Concat DPipe", ExpressionTypes._concat),
+        ("ceil ceiling floor", ExpressionTypes._integral),
+        ("if nvl2", ExpressionTypes._choice),
+        ("decode", ExpressionTypes._decoded),
+        ("concat DPipe", ExpressionTypes._concat),
         ("date_add date_diff date_sub dateadd datediff", ExpressionTypes._days),
         ("array", ExpressionTypes._array),
         ("map", ExpressionTypes._map),
         ("named_struct struct", ExpressionTypes._struct),
-        ("from_json", ExpressionTypes._from_json),
+        ("from_csv from_json from_xml", ExpressionTypes._from_json),
+        ("variant_get try_variant_get", ExpressionTypes._of_variant),
+        ("WithinGroup", ExpressionTypes._ordered),
+        (_HIGHER_ORDER, ExpressionTypes._higher_order),
     )
     for name in names.split()
 }
 
 
-# ── types
-
-
-def _decimal(precision: int, scale: int) -> str | None:
-    return f"DECIMAL({precision},{scale})" if 1 <= precision <= _MAX_DIGITS else None
-
-
-def _decimal_of(operator: str, p: int, s: int, q: int, t: int) -> str | None:
-    """Return the type of an operation on DECIMAL(p,s) and DECIMAL(q,t).
-
-    Returns None for more than 38 digits, where the type depends on a setting.
-    """
-    whole, scale = max(p - s, q - t), max(s, t)
-    match operator:
-        case "Add" | "Sub":
-            return _decimal(whole + 1 + scale, scale)
-        case "Mul":
-            return _decimal(p + q + 1, s + t)
-        case "Div":
-            scale = max(6, s + q + 1)
-            return _decimal(p - s + t + scale, scale)
-        case "Mod":
-            return _decimal(min(p - s, q - t) + scale, scale)
-    return None
+# ── nodes
 
 
 def _size(operand: Any, type_: str) -> tuple[int, int] | None:
@@ -370,66 +478,7 @@ def _size(operand: Any, type_: str) -> tuple[int, int] | None:
         return len(str(abs(int(number)))), 0
     cast = operand.this if type(operand).__name__ == "Neg" else operand
     is_doubtful = type(cast).__name__ in _CASTS and _literal(cast.this) is not None
-    return None if is_doubtful else (INTEGRAL[type_], 0)
-
-
-def wider(one: str | None, other: str | None) -> str | None:
-    """Return the common type of two types; None if it isn't certain."""
-    if one == other or one is None or other == _NULL:
-        return one
-    if other is None or one == _NULL:
-        return other
-    pair = {one, other}
-    if pair <= INTEGRAL.keys():
-        return max(pair, key=lambda type_: INTEGRAL[type_])
-    if pair == {"DATE", "TIMESTAMP"}:
-        return "TIMESTAMP"
-    if not all(map(if_number, pair)) or "FLOAT" in pair:
-        return None
-    if "DOUBLE" in pair:
-        return "DOUBLE"
-    (p, s), (q, t) = (_size(None, type_) or (0, 0) for type_ in pair)
-    return _decimal(max(p - s, q - t) + max(s, t), max(s, t))
-
-
-def if_number(type_: str | None) -> str | None:
-    is_number = type_ in (*INTEGRAL, "FLOAT", "DOUBLE") or DECIMAL.match(type_ or "")
-    return type_ if is_number else None
-
-
-@lru_cache(maxsize=8192)
-def plain_type(type_: str | None) -> str | None:
-    """Return the type that Spark computes with; None if a field's name might look like a type."""
-    plain = spark_type(type_ or "")
-    return None if not type_ or (plain != type_ and "`" in type_) else plain
-
-
-def struct_of(fields: Iterable[Column]) -> str:
-    return f"STRUCT<{','.join(field.as_field for field in fields)}>"
-
-
-def inside(type_: str | None, kind: str) -> str | None:
-    return type_[len(kind) + 1 : -1] if type_ and type_.startswith(f"{kind}<") else None
-
-
-def pair_of(type_: str | None) -> tuple[str, str] | None:
-    """Return the types of a map's keys and values."""
-    return map_types(type_) if type_ and type_.startswith("MAP<") else None
-
-
-def field_type(type_: str | None, name: str) -> str | None:
-    """Return the type of `x.name`, where `x` has this type."""
-    if element := inside(type_, "ARRAY"):
-        field = field_type(element, name) if element.startswith("STRUCT<") else None
-        return f"ARRAY<{field}>" if field else None
-    if pair := pair_of(type_):
-        return pair[1] if pair[0] == "STRING" else None
-    struct = inside(type_, "STRUCT")
-    fields = parse_columns(struct) if struct else ()
-    return next((field.type for field in fields if field.name.lower() == name.lower()), None)
-
-
-# ── nodes
+    return None if is_doubtful else digits_of(type_)
 
 
 def _is_name(node: Any) -> bool:

@@ -148,8 +148,9 @@ class ExpressionCheck:
     def _problem_of_call(self, tree: Any, name: str) -> str:
         called = name.lower().removeprefix("system.").removeprefix("builtin.")
         if called not in self._built_in:
-            since = functions().get(called)
-            return f"{name} isn't a function of {f'this Spark, but of {since}' if since else 'Spark'}."
+            function = functions().get(called)
+            spark = f"this Spark, but of {function.since}" if function is not None else "Spark"
+            return f"{name} isn't a function of {spark}."
         most = _MOST_ARGUMENTS.get(called)
         if most is not None and any(len(arguments) > most for arguments in _calls(tree, called)):
             return f"With so many arguments, {name} could access a file, an address or Java code."

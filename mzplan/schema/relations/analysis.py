@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mzplan.schema.columns import Column
 from mzplan.schema.functions import is_aggregate
 from mzplan.schema.relations.parse import (
-    GENERATORS,
     QueryError,
     RelationalQuery,
     from_of,
+    generator_of,
     named_queries,
     start_of,
 )
@@ -24,7 +24,7 @@ from mzplan.schema.relations.scopes import (
     UsedFields,
 )
 from mzplan.schema.relations.types import QueryTypes
-from mzplan.schema.sql_types import wider as common_type
+from mzplan.schema.type_rules import wider as common_type
 
 _WINDOWS = frozenset(["window", "session_window"])
 _KEEPS_TIME = _WINDOWS | {"window_time"}
@@ -149,7 +149,8 @@ class Analysis:
         from sqlglot import exp
 
         for cte in named_queries(node):
-            names = {**names, cte.alias.lower(): self._as_relation(self._query(cte.this, names), cte.alias)}
+            named_relation = self._as_relation(self._query(cte.this, names), cte)
+            names = {**names, cte.alias.lower(): named_relation}
         if isinstance(node, exp.Subquery):
             return self._query(node.this, names, named=named)
         if isinstance(node, exp.Union):
@@ -179,20 +180,36 @@ class Analysis:
         from sqlglot import exp
 
         if isinstance(node, exp.Subquery):
-            return self._as_relation(self._query(node.this, names), node.alias)
+            return self._as_relation(self._query(node.this, names), node)
         name, alias = node.name, (node.alias or node.name).lower()
         if (named := names.get(name.lower())) is not None:
-            return replace(named, name=alias)
+            return replace(named, name=alias, fields=_renamed(named.fields, node))
         input_ = self.inputs[name]
         fields = tuple(
             Field(c.name, c.type, event_time=c.name.lower() == input_.event_time.lower())
             for c in input_.columns
         )
-        return Relation(alias, fields, input_.stream, input_.label)
+        return Relation(alias, _renamed(fields, node), input_.stream, input_.label)
 
-    def _as_relation(self, result: Result, alias: str) -> Relation:
-        fields = tuple(item.field for item in result.items)
-        return Relation(alias.lower(), fields, result.stream, alias)
+    def _as_relation(self, result: Result, node: Any) -> Relation:
+        """Return a query as a relation. `node`: the subquery or the name in WITH."""
+        fields = _renamed([item.field for item in result.items], node)
+        return Relation(node.alias.lower(), fields, result.stream, node.alias)
+
+
+def _renamed(fields: Sequence[Field], node: Any) -> tuple[Field, ...]:
+    """Return the columns of a relation under the names that its alias lists, as in `t (a, b)`."""
+    alias = node.args.get("alias")
+    names = [name.name for name in alias.args.get("columns") or ()] if alias is not None else []
+    if not names:
+        return tuple(fields)
+    if len(names) != len(fields):
+        columns = ", ".join(column.name for column in fields)
+        problem = f"{node.alias} names {len(names)} columns, but there are {len(fields)}: {columns}"
+        raise QueryError(problem, start_of(alias), "name each of them, or select columns in a subquery.")
+    return tuple(
+        replace(column, name=name, parts=(column,)) for name, column in zip(names, fields, strict=True)
+    )
 
 
 class _Select:
@@ -222,7 +239,7 @@ class _Select:
             self._scope.used.add(*(item.field for item, _ in items))
             self._keeps("DISTINCT", start_of(node), _has_time([item for item, _ in items]))
         grouped = len(self._groups(items)) if aggregates else None
-        several = next((item.offset for item, tree in items if type(tree).__name__ in GENERATORS), None)
+        several = next((item.offset for item, tree in items if generator_of(tree)), None)
         return Result([item for item, _ in items], self._scope.stream, grouped, several)
 
     def _keeps(
@@ -263,7 +280,7 @@ class _Select:
             raise QueryError(f"two relations are called {right.name}", start_of(join.this), hint)
         side, kind = str(join.side).upper(), str(join.kind).upper()
         before = list(scope.relations), scope.visible
-        scope.add(right, using)
+        scope.add(right, using, side)
         if join.args.get("on") is not None:
             self._check(join.args["on"])
             _refuse_window(join.args["on"])
@@ -314,7 +331,7 @@ class _Select:
         if isinstance(inner, exp.Star) or is_star:
             yield from self._star(inner)
             return
-        if type(inner).__name__ in GENERATORS:
+        if generator_of(inner):
             names = [alias.name for alias in written.expressions] if isinstance(written, exp.Aliases) else []
             names = names or ([written.alias] if isinstance(written, exp.Alias) else [])
             self._check(inner)

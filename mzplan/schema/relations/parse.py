@@ -27,7 +27,8 @@ from mzplan.schema.sql_text import (
     tokens,
 )
 
-GENERATORS = frozenset(["Explode", "ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"])
+_GENERATORS = frozenset(["Explode", "ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"])
+_NAMED_GENERATORS = {"inline_outer": "Inline", "json_tuple": "JsonTuple"}  # sqlglot has no class for them
 _SELECT = {"expressions", "from", "joins", "laterals", "where", "group", "having", "distinct", "with"}
 _UNION = {"this", "expression", "distinct", "with"}
 _WORDS = {
@@ -113,7 +114,9 @@ class RelationalQuery:
             isinstance(self.tree, exp.Select)
             and not _argument_names(self.tree) - one_row
             and len(list(self.tree.find_all(exp.Query))) == 1
-            and not any(type(generator).__name__ in GENERATORS for generator in generators)
+            and not any(map(generator_of, generators))
+            and not any(alias.args.get("columns") for alias in self.tree.find_all(exp.TableAlias))
+            and not any(str(call.name).lower() == "window" for call in self.tree.find_all(exp.Anonymous))
             and not any(isinstance(item, exp.Aliases) for item in self.tree.expressions)
             and not any(map(is_aggregate, self.tree.walk()))
         )
@@ -250,6 +253,14 @@ def from_of(select: Any) -> Any:
     return source.this if source is not None else None
 
 
+def generator_of(node: Any) -> str:
+    """Return the kind of a generator such as explode(…), by sqlglot's classes; "" for another node."""
+    kind = type(node).__name__
+    if kind == "Anonymous":
+        return _NAMED_GENERATORS.get(str(node.name).lower(), "")
+    return kind if kind in _GENERATORS else ""
+
+
 def _refuse(problem: str, node: Any = None, hint: str = "") -> NoReturn:
     raise QueryError(problem, start_of(node), hint)
 
@@ -280,8 +291,6 @@ class _Checks:
         for cte in named_queries(node):
             if cte.parent.args.get("recursive"):
                 _refuse("WITH RECURSIVE can't be computed over a stream", cte)
-            if cte.args["alias"].args.get("columns"):
-                _refuse("a name in WITH has a list of columns", cte, "name the columns in its SELECT.")
             self.query(cte.this)
 
     def _arguments(self, node: Any, allowed: set[str]) -> None:
@@ -305,9 +314,10 @@ class _Checks:
             if join.args.get("on") is not None:
                 self._expression(join.args["on"])
         for lateral in node.args.get("laterals") or ():
-            if not lateral.args.get("view") or type(lateral.this).__name__ not in GENERATORS:
+            if not lateral.args.get("view") or not generator_of(lateral.this):
                 called = lateral.this.sql(dialect="spark").partition("(")[0][:40]
-                _refuse(f"LATERAL VIEW accepts explode, posexplode, inline or stack, not {called}", lateral)
+                names = "explode, posexplode, inline, json_tuple or stack"
+                _refuse(f"LATERAL VIEW accepts {names}, not {called}", lateral)
             self._generator(lateral.this)
         if isinstance(node.args.get("distinct"), exp.Distinct) and node.args["distinct"].args.get("on"):
             _refuse("DISTINCT ON isn't Spark SQL", node)
@@ -336,8 +346,6 @@ class _Checks:
             _refuse(f"{called} isn't a collection: a view reads sources and views by name", node)
         else:
             self._table(node)
-        if (alias := node.args.get("alias")) is not None and alias.args.get("columns"):
-            _refuse("an alias has a list of columns", node, "name the columns in a SELECT.")
 
     def _table(self, node: Any) -> None:
         if _argument_names(node) - {"this", "alias"}:
@@ -356,7 +364,7 @@ class _Checks:
                     inner,
                     "write other items beside it.",
                 )
-        elif type(inner).__name__ in GENERATORS:
+        elif generator_of(inner):
             self._generator(inner)
         else:
             self._expression(inner)
@@ -371,12 +379,11 @@ class _Checks:
         from sqlglot import exp
 
         for node in tree.walk():
-            kind = type(node).__name__
             if isinstance(node, exp.Query | exp.Subquery):
                 _refuse("an expression contains a subquery", node, "join it: … JOIN (SELECT …) AS name ON …")
             if isinstance(node, exp.Window):
                 _refuse(_WORDS["windows"], node, _OVER_HINT)
-            if kind in GENERATORS or isinstance(node, exp.UDTF | exp.QueryTransform):
+            if generator_of(node) or isinstance(node, exp.UDTF | exp.QueryTransform):
                 _refuse("an expression makes several rows of one", node, "use LATERAL VIEW explode(…).")
             if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func):
                 _refuse("a function has a qualifier", node, "call Spark's functions by their names only.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.schema.relations.parse import QueryError, start_of
+from mzplan.schema.type_rules import wider
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,18 @@ class Scope:
         """Return whether some of the rows come from a stream."""
         return any(relation.stream for relation in self.relations)
 
-    def add(self, relation: Relation, using: Sequence[str] = ()) -> None:
-        """Add a relation. `using`: the columns, in lower case, that it shares with earlier ones."""
-        joined = [pair for name in using for pair in self.visible if pair[1].name.lower() == name]
-        others = [*self.visible, *((relation, column) for column in relation.fields)]
-        self.used.add(*(column for _, column in others if column.name.lower() in using))
+    def add(self, relation: Relation, using: Sequence[str] = (), side: str = "") -> None:
+        """Add a relation.
+
+        `using`: the columns, in lower case, that it shares with earlier ones. `side`: LEFT, RIGHT or FULL.
+        """
+        added = [(relation, column) for column in relation.fields]
+        pairs = [(_first(self.visible, name), _first(added, name)) for name in using]
+        joined = [
+            _joined(left, right, side) for left, right in pairs if left is not None and right is not None
+        ]
+        self.used.add(*(column for left, right in pairs for _, column in filter(None, (left, right))))
+        others = [*self.visible, *added]
         self.visible = [*joined, *(pair for pair in others if pair[1].name.lower() not in using)]
         self.relations.append(relation)
 
@@ -144,6 +152,19 @@ class UnknownColumnError(QueryError):
         self.name = name
         self.columns = list(dict.fromkeys(f.name for relation in relations for f in relation.fields))
         self.relations = " and ".join(relation.label or relation.name for relation in relations)
+
+
+def _first(pairs: Sequence[tuple[Relation, Field]], name: str) -> tuple[Relation, Field] | None:
+    return next((pair for pair in pairs if pair[1].name.lower() == name), None)
+
+
+def _joined(left: tuple[Relation, Field], right: tuple[Relation, Field], side: str) -> tuple[Relation, Field]:
+    """Return the column of USING: the side whose rows are kept, or for FULL, the value of either side."""
+    if side != "FULL":
+        return right if side == "RIGHT" else left
+    types = left[1].type, right[1].type
+    common = wider(*types) if all(types) else None
+    return left[0], Field(left[1].name, common, parts=(left[1], right[1]))
 
 
 def _named(relation: Relation, name: str) -> Field | None:

@@ -1,0 +1,25 @@
+"""The table of Spark's functions is what the installed Spark says."""
+
+from __future__ import annotations
+
+import pytest
+
+from mzplan.connectors.frames.files import CLOCK
+from mzplan.host.spark_lines import installed_line
+from mzplan.schema.functions import functions
+from tests.integration.spark_lab import Lab
+from tools.spark_functions import compare, functions_of
+
+pytestmark = pytest.mark.nightly
+
+
+def test_the_table_has_the_functions_of_this_spark(lab: Lab) -> None:
+    line = installed_line().spark
+    known = {name for name, function in functions().items() if function.since <= line}
+    assert {name for name in functions_of(lab.spark) if name.isidentifier()} - known <= {CLOCK}
+
+
+def test_no_function_is_typed_wrong_and_most_are_typed(lab: Lab) -> None:
+    report = compare(lab.spark)
+    assert report.wrong == []
+    assert report.share >= 0.95, report.untyped
