@@ -17,7 +17,7 @@ from mzplan.model.plan import Change
 from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import first_names, scalar_text
-from mzplan.plan.query_change import has_same_query
+from mzplan.plan.query_change import changed_readings, has_same_query
 from mzplan.plan.targets import effect_on_target
 from mzplan.schema.columns import Column
 from mzplan.schema.kinds import EXACTLY_ONCE, resource_kind
@@ -245,6 +245,18 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
         if text and name not in shown:
             shown.add(name)
             yield notice(f"{change.address}: the change to `{name}` {text}", address=change.address)
+    for input_, (before, now) in changed_readings(change).items():
+        reads = f"the query reads {input_} {_times(now)} instead of {_times(before)}"
+        effect = (
+            "the added readings begin where the view is now"
+            if before < now
+            else "the view continues once its former readings are at the same position"
+        )
+        yield notice(f"{change.address}: {reads}; {effect}", address=change.address)
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _announcements(change: Change, columns: Mapping[Address, set[Column]]) -> Iterator[Diagnostic]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import unified_diff
 from typing import Literal
 
 from mzplan.model.plan import Change
+from mzplan.model.state import ResourceState
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
 from mzplan.schema.view_query import gives_same_rows
 
 StateVerdict = Literal["kept", "lost", "unknown"]
@@ -60,6 +64,27 @@ def query_change(change: Change) -> QueryChange | None:
         why = "a name now stands for another value" if is_alias else "`*` now selects other columns"
         return QueryChange(diff, "lost", why)
     return QueryChange(diff, *_verdict(*states))
+
+
+def changed_readings(change: Change) -> dict[str, tuple[int, int]]:
+    """Return how often a relational query reads its streams, before and after, for those where it changes."""
+    if change.before is None or change.after is None:
+        return {}
+    before, after = (_readings(record) for record in (change.before, change.after))
+    return {
+        name: (before[name], after[name]) for name in before if name in after and before[name] != after[name]
+    }
+
+
+def _readings(record: ResourceState) -> Mapping[str, int]:
+    kind = resource_kind(record.address.kind, record.type)
+    if kind.query_property is None or not is_relational(record.body) or record.snapshots:
+        return {}
+    try:
+        query = parse_query(str(record.body[kind.query_property]))
+    except QueryError:  # of another version
+        return {}
+    return Counter(table.name for table in query.tables.values())
 
 
 def _verdict(before: str | None, after: str | None) -> tuple[StateVerdict, str]:

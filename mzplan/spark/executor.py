@@ -45,9 +45,10 @@ from mzplan.spark.maintenance import compact_target, first_copy, measure_backlog
 from mzplan.spark.migration.rows import RowMigration
 from mzplan.spark.pools import SchedulerPools, pool_count
 from mzplan.spark.progress import Progress, ProgressListener
-from mzplan.spark.projection import analysed_outputs, ensure_columns
+from mzplan.spark.projection import analysed_outputs, ensure_columns, outputs_of
 from mzplan.spark.query import RunningQuery
-from mzplan.spark.relational_views import QuerySessions, is_relational_view, outputs_by_sql
+from mzplan.spark.relational_streams import require_place, tables_in_order
+from mzplan.spark.relational_views import QuerySessions, analysed_by_sql, is_relational_view
 from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.tasks.open_tasks import check_arguments
@@ -188,6 +189,7 @@ class SparkExecutor(SparkDriver):
 
         MZ281: Delta can't use the query's tables. MZ294: the source can't migrate its rows. MZ019: Spark
         doesn't accept a task's arguments, or the view. MZ230: Spark computes other columns for the view.
+        MZ320: the view can't continue from its checkpoint.
         """
         address = description.address
         if address.is_connection:
@@ -201,8 +203,19 @@ class SparkExecutor(SparkDriver):
             problems += self._migration_problems(spark, query)
         problems += _refusals(lambda: check_arguments(spark, query))
         if description.reads and address.writes_collection:
-            problems += _refusals(lambda: ensure_columns(self._outputs(query), query))
+            problems += _refusals(lambda: self._require_view(spark, query))
         return problems
+
+    def _require_view(self, spark: SparkSession, query: ResolvedQuery) -> None:
+        """Raise MzplanError unless the view has the plan's columns and can continue from its checkpoint."""
+        if not is_relational_view(query):
+            ensure_columns(self._outputs(query), query)
+            return
+        rows = analysed_by_sql(spark, query, self._connectors)
+        ensure_columns(outputs_of(rows), query)
+        if not query.description.snapshots:
+            checkpoint = Checkpoint.of(self._warehouse, *query.description.place)
+            require_place(checkpoint, query, tables_in_order(rows, query, self._warehouse))
 
     def _migration_problems(self, spark: SparkSession, query: ResolvedQuery) -> tuple[Diagnostic, ...]:
         connector = self._connectors.source(query.description.type)
@@ -252,7 +265,7 @@ class SparkExecutor(SparkDriver):
         if (compute := function_of(self._connectors, query)) is not None:
             return outputs_of_function(self._spark, compute, query, self._connectors)
         if is_relational_view(query):
-            return outputs_by_sql(self._spark, query, self._connectors)
+            return outputs_of(analysed_by_sql(self._spark, query, self._connectors))
         return analysed_outputs(self._spark, query, self._connectors.position(query.description))
 
     def _connector(self, query: ResolvedQuery) -> Side:

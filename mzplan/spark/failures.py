@@ -73,6 +73,12 @@ _KNOWN = (
         "start a new generation, with an empty state: mzplan apply --replace {address} --allow-replace.",
     ),
     _Known(
+        "MZ320",
+        re.compile(r"sources in the checkpoint offsets and now there are"),
+        "the query reads its collections another number of times than its checkpoint has positions",
+        "start a new generation: mzplan apply --replace {address} --allow-replace.",
+    ),
+    _Known(
         "MZ287",
         re.compile(r"DELTA_SOURCE_IGNORE_DELETE|DELTA_SOURCE_TABLE_IGNORE_CHANGES"),
         "rows of the table were updated or deleted, and without a key the source only adds rows",

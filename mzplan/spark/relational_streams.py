@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -68,16 +68,14 @@ class RelationalRun:
         if tables:
             (stream,) = streams.values()
             return with_time(stream).writeStream.foreachBatch(self._add_joined)
-        self.checkpoint.log.order_sources([self._table_of(name) for name in inputs_in_order(rows)])
+        read = tables_in_order(rows, self.query, self.warehouse)
+        require_place(self.checkpoint, self.query, read)
+        self.checkpoint.log.fit_sources(read)
         if self.query.keys:
             return rows.writeStream.outputMode("update").foreachBatch(self._update)
         # Spark's own Delta sink names the steps.
         writer = with_content_hash(rows).writeStream.format("delta")
         return writer.outputMode("append").option("path", self.collection)
-
-    def _table_of(self, name: str) -> str | None:
-        place = self.query.description.reads[name].place
-        return Checkpoint.of(self.warehouse, *place).collection()
 
     def _update(self, batch: DataFrame, step: int) -> None:
         """Merge the rows of the changed groups."""
@@ -150,12 +148,31 @@ class RelationalRun:
         )
 
 
-def inputs_in_order(rows: DataFrame) -> list[str]:
-    """Return the input name of each source of a stream, in the order of Spark's offset log."""
-    seen: list[Any] = []
-    names: list[str] = []
-    for name, node in nodes_of(analysed_plan(rows)):
-        if name == "View" and not any(node.child().fastEquals(other) for other in seen):
-            seen.append(node.child())
-            names.append(str(node.desc().identifier().table()))
-    return names
+def tables_in_order(rows: DataFrame, query: ResolvedQuery, warehouse: str) -> list[str | None]:
+    """Return the id of the collection that each source of a stream reads, in the order of Spark's offset log.
+
+    The id is None for a collection that doesn't exist yet.
+    """
+    names = (
+        str(node.desc().identifier().table())
+        for name, node in nodes_of(analysed_plan(rows))
+        if name == "View"
+    )
+    places = (query.description.reads[name].place for name in names)
+    return [Checkpoint.of(warehouse, *place).collection() for place in places]
+
+
+def require_place(checkpoint: Checkpoint, query: ResolvedQuery, tables: Sequence[str | None]) -> None:
+    """Raise MzplanError MZ320 if the checkpoint has no place for the collections that the query reads."""
+    if checkpoint.log.has_place_for(tables):
+        return
+    raise error(
+        "MZ320",
+        f"{query.address} can't continue from its checkpoint yet",
+        "The new query reads a collection another number of times, and the readings of the former query are "
+        "at different positions in it.",
+        f"apply again when {query.address} has caught up with its inputs; or begin a new generation: "
+        f"mzplan apply --replace {query.address} --allow-replace.",
+        address=query.address,
+        kind="unfit",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.queries import Output, ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.types import quoted
 from mzplan.model.address import Address
@@ -14,7 +14,7 @@ from mzplan.schema.description import CollectionRead
 from mzplan.schema.relations.parse import is_relational
 from mzplan.schema.source_columns import columns_of
 from mzplan.spark.progress import ProgressListener, listen
-from mzplan.spark.projection import empty_rows, outputs_of
+from mzplan.spark.projection import empty_rows
 from mzplan.spark.stream_rules import require_stream
 from mzplan.spark.view_sql import rows_by_sql
 
@@ -59,8 +59,8 @@ def own_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def outputs_by_sql(spark: SparkSession, query: ResolvedQuery, connectors: Connectors) -> tuple[Output, ...]:
-    """Return the columns of a relational view, without reading any table.
+def analysed_by_sql(spark: SparkSession, query: ResolvedQuery, connectors: Connectors) -> DataFrame:
+    """Return the rows of a relational view over empty streams, without reading any table.
 
     Raises MzplanError MZ019 if Spark refuses the query, or can't run it as a stream.
     """
@@ -72,7 +72,7 @@ def outputs_by_sql(spark: SparkSession, query: ResolvedQuery, connectors: Connec
     }
     rows = rows_by_sql(session, streams, tables, query, connectors.position(description))
     require_stream(rows, query)
-    return outputs_of(rows)
+    return rows
 
 
 def _empty_stream(session: SparkSession, read: CollectionRead) -> DataFrame:

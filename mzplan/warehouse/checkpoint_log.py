@@ -125,22 +125,42 @@ class CheckpointLog:
         if head:
             self._write_offsets(step, [*head, position])
 
-    def order_sources(self, tables: Sequence[str | None]) -> None:
-        """Order the sources in the recent offsets by their Delta tables, as in the query's plan.
+    def has_place_for(self, tables: Sequence[str | None]) -> bool:
+        """Return whether `fit_sources` can fit the offsets to these Delta tables."""
+        return all(self._fitted(step, tables) is not None for step in self._reread())
 
-        Spark identifies a source only by its place in the order. If the checkpoint has other tables, nothing
-        changes, and Spark refuses to start. The query must not run."""
-        for step in self.planned()[-_REREAD_STEPS:]:
-            lines = self.lines(step)
-            by_table: dict[str | None, list[str]] = {}
-            for line in lines[2:]:
-                by_table.setdefault(table_of(_parsed(line)), []).append(line)
-            counts = {table: len(lines_of_table) for table, lines_of_table in by_table.items()}
-            if None in tables or counts != dict(Counter(tables)):
-                return
-            ordered = [by_table[table].pop(0) for table in tables]
-            if ordered != lines[2:]:
-                self._write_offsets(step, [*lines[:2], *ordered])
+    def fit_sources(self, tables: Sequence[str | None]) -> None:
+        """Give the recent offsets a line for each Delta table that the query's plan reads, in this order.
+
+        Spark identifies a source only by its place in the order. A further reading of a table begins where
+        the table's other readings are. If the checkpoint has other tables, or has no place for these readings
+        (see has_place_for), nothing changes, and Spark refuses to start. The query must not run."""
+        fitted = {step: self._fitted(step, tables) for step in self._reread()}
+        for step, lines in fitted.items():
+            if lines is not None and None not in fitted.values() and lines != self.lines(step)[2:]:
+                self._write_offsets(step, [*self.lines(step)[:2], *lines])
+
+    def _reread(self) -> list[int]:
+        """Return the steps whose offsets Spark reads at a start."""
+        return self.planned()[-_REREAD_STEPS:]
+
+    def _fitted(self, step: int, tables: Sequence[str | None]) -> list[str] | None:
+        """Return the lines of a step's sources for these tables.
+
+        Returns None if the number of a table's readings changes, and they aren't all at one position. Spark
+        doesn't use the positions of steps before the last done one."""
+        lines = self.lines(step)[2:]
+        positions: dict[str | None, list[str]] = {}
+        for line in lines:
+            positions.setdefault(table_of(_parsed(line)), []).append(line)
+        if None in tables or set(positions) != set(tables):
+            return lines
+        for table, count in Counter(tables).items():
+            if len(positions[table]) != count:
+                if step >= self.committed() and len(set(positions[table])) > 1:
+                    return None
+                positions[table] = positions[table][:1] * count
+        return [positions[table].pop(0) for table in tables]
 
     def move(self, position: str) -> None:
         """Move the checkpoint to `position`, by recording a step without rows as planned and done.

@@ -311,6 +311,22 @@ def test_another_query_replaces_a_view_with_state_and_restarts_one_without(tmp_p
     assert "its state can't be kept: another query" in mzplan(tmp_path, "plan").out
 
 
+def test_another_number_of_readings_is_named_in_the_plan(tmp_path: Path) -> None:
+    """A view without state continues from its checkpoint, which has a position for each reading."""
+    united = "SELECT id FROM orders UNION ALL SELECT id FROM payments"
+    twice = f"{TAGGED} UNION ALL {TAGGED}"
+    committed(tmp_path, {"tagged": {"query": TAGGED}, "other": {"query": united}})
+    write(tmp_path, files({"tagged": {"query": twice}, "other": {"query": f"{united} WHERE id > 1"}}))
+    assert planned_effects(tmp_path) == dict.fromkeys(["view.other", "view.tagged"], "restart")
+    shown = mzplan(tmp_path, "plan").out
+    added = "view.tagged: the query reads orders 2 times instead of once; the added readings begin where"
+    assert added in shown and "view.other: the query reads" not in shown
+    committed(tmp_path, {"tagged": {"query": twice}})
+    named = f"WITH t AS ({TAGGED}) SELECT * FROM t UNION ALL SELECT * FROM t"  # one reading
+    write(tmp_path, files({"tagged": {"query": named}}))
+    assert "once instead of 2 times; the view continues once its" in mzplan(tmp_path, "plan").out
+
+
 # Spark compares the types of the state by position: after a swap, it would take (1, 2) for (2, 1).
 @pytest.mark.parametrize("after", ["a INT, b INT, ts TIMESTAMP, c INT", "b INT, a INT, ts TIMESTAMP"])
 def test_a_star_that_stands_for_other_columns_replaces_views_with_state(tmp_path: Path, after: str) -> None:

@@ -137,6 +137,10 @@ ORDERS = Address("source", "orders")
 REPLACE = "--replace source.orders --allow-replace"
 DELTA_CHANGE = "[DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG] no"
 NO_WORKER = "Spark's Python process did not start within 10 s: is the machine overloaded? mzplan retries"
+OTHER_SOURCES = (
+    "There are [1] sources in the checkpoint offsets and now there are [2] sources requested by the query. "
+    "Cannot continue."
+)
 # The exceptions from the outermost to the innermost, as `[class|] message`; the failure's code, its text, and
 # a part of its fix.
 FAILURES: dict[str, tuple[list[str], str, str, str]] = {
@@ -175,6 +179,13 @@ FAILURES: dict[str, tuple[list[str], str, str, str]] = {
         "MZ067",
         "file file:/lake/a.parquet was deleted before it was read",
         "VACUUM",
+    ),
+    "other readings": (
+        ["failed", f"java.lang.AssertionError| assertion failed: {OTHER_SOURCES}"],
+        "MZ320",
+        "connection.k (a:1): the query reads its collections another number of times than its checkpoint has "
+        f"positions: assertion failed: {OTHER_SOURCES.rstrip('.')}",
+        REPLACE,
     ),
     "innermost cause": (["", "the cause\n\tat e.F(G.java:1)"], "MZ064", "the cause", ""),
     "Python": (

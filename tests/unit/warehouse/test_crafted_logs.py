@@ -174,21 +174,40 @@ def read(log: CheckpointLog, step: int) -> list[tuple[str, int]]:
 def test_the_offsets_follow_the_order_of_the_query(tmp_path: Path) -> None:
     steps = [[("a", n), ("b", n + 10), ("a", n + 20)] for n in range(5)]
     log = log_of(tmp_path, *steps, done=3)
-    log.order_sources(["a", "b", "a"])
+    log.fit_sources(["a", "b", "a"])
     assert [read(log, step) for step in range(5)] == steps
-    log.order_sources(["b", "a", "a"])
+    log.fit_sources(["b", "a", "a"])
     assert read(log, 1) == steps[1]  # Spark won't read this step again
     for n in (2, 3, 4):
         assert read(log, n) == [("b", n + 10), ("a", n), ("a", n + 20)]
 
 
+def test_a_further_reading_begins_where_the_others_are(tmp_path: Path) -> None:
+    log = log_of(tmp_path, [("a", 1), ("b", 2), ("a", 3)], [("a", 4), ("b", 5), ("a", 4)], done=1)
+    for tables in (["a", "b", "b", "a", "a"], ["b", "a"], ["a", "a", "b"]):
+        assert log.has_place_for(tables)
+        log.fit_sources(tables)
+        assert read(log, 0) == [(table, {"a": 1, "b": 2}[table]) for table in tables]
+        assert read(log, 1) == [(table, {"a": 4, "b": 5}[table]) for table in tables]
+
+
+def test_readings_at_different_positions_have_no_place_for_another_number(tmp_path: Path) -> None:
+    steps = [[("a", n), ("b", n), ("a", n + 1)] for n in range(2)]
+    log = log_of(tmp_path, *steps, done=0)
+    for tables in (["a", "b"], ["a", "b", "a", "a"]):
+        assert not log.has_place_for(tables)
+        log.fit_sources(tables)
+        assert [read(log, step) for step in range(2)] == steps
+    assert log.has_place_for(["a", "a", "b", "b"])
+
+
 def test_other_tables_change_nothing(tmp_path: Path) -> None:
     log = log_of(tmp_path, [("b", 1), ("a", 2)], done=0)
-    others: list[list[str | None]] = [["a"], ["a", "c"], ["a", "b", "b"], ["a", None], []]
+    others: list[list[str | None]] = [["a"], ["a", "c"], ["a", None], []]
     for tables in others:
-        log.order_sources(tables)
+        log.fit_sources(tables)
         assert read(log, 0) == [("b", 1), ("a", 2)]
-    log.order_sources(["a", "b"])
+    log.fit_sources(["a", "b"])
     assert read(log, 0) == [("a", 2), ("b", 1)]
 
 
