@@ -38,7 +38,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "history": ("features.history.command", "List the commits: who, what, when, why, and the outcome."),
     "ui": ("features.ui.command", "Serve read-only pages about the project."),
     "logs": ("features.logs.command", "Show the logs of the runners on this machine."),
-    "why": ("features.events.command", "Show why a query last started or stopped."),
+    "why": (
+        "features.events.command",
+        "Show why a query last started or stopped, and what keeps it from delivering rows now.",
+    ),
     "events": ("features.events.command", "Show past events of queries and their causes, oldest first."),
     "append": ("features.append.command", "Append rows to a local source, as one durable step."),
     "snapshot": ("features.snapshot.command", "Print the rows of a collection as of a step."),

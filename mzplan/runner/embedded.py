@@ -256,7 +256,7 @@ def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
 
     Stops the process that listens on the runner's socket, whatever process the lease names. Kills the process
     after STOP_WAIT seconds.
-    Raises MzplanError: MZ111 if the lease's process is alive on this machine but doesn't listen; MZ306 if the
+    Raises MzplanError: MZ111 if the lease's process is alive on this machine but doesn't listen; MZ074 if the
     process is still there KILL_WAIT seconds after it was killed.
     """
     pid = _runner_pid(settings, store, instance)
@@ -283,7 +283,7 @@ def _has_ended(pid: int, started: float, seconds: float) -> bool:
 
 def _unkillable(instance: str, pid: int) -> MzplanError:
     return error(
-        "MZ306",
+        "MZ074",
         f"The runner of instance {instance} doesn't end",
         f"Process {pid} was killed {KILL_WAIT:.0f} s ago and is still there. The kernel probably waits for a "
         "disk or a network file system on its behalf.",

@@ -142,6 +142,6 @@ def test_a_runner_that_survives_sigkill_is_an_error(folder: Path, monkeypatch: p
     monkeypatch.setattr(embedded, "KILL_WAIT", 0.1)
     with runner(folder) as stuck:
         ran = mzplan(folder, "down", "--json")
-        assert (ran.code, ran.error()["code"]) == (1, "MZ306")
+        assert (ran.code, ran.error()["code"]) == (1, "MZ074")
         assert str(stuck.pid) in ran.error()["detail"]
     assert sent == [signal.SIGTERM, signal.SIGKILL]

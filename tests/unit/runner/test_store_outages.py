@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from unittest import mock
 
 import pytest
 
+from mzplan.controller.jobs import Jobs
 from mzplan.controller.lease_keeper import LeaseKeeper
 from mzplan.controller.memory import InMemoryStorage
 from mzplan.controller.outages import RESTART_CAUSE, STOP_CAUSE, is_fenced
@@ -244,7 +244,7 @@ class Process:
         self.backend = Cuttable(self.folder)
         self.store = Store(self.backend, "shop")
         self.stopping = threading.Event()
-        self.pool = ThreadPoolExecutor(4)
+        self.jobs = Jobs()
         self.runner: Runner | None = None
 
     def lead(self) -> bool:
@@ -253,7 +253,7 @@ class Process:
         if lease is None:
             return False
         lease = replace(lease, ttl=TTL)
-        self.runner = runner_in_memory(self.store, self.executor, lease, self.pool, storage=self.storage)
+        self.runner = runner_in_memory(self.store, self.executor, lease, self.jobs, storage=self.storage)
         instances = self.runner.controller.instances
         instances._keeper = LeaseKeeper(self.store, lease, instances._on_loss, instances.outages)
         instances._keeper.start()
@@ -272,9 +272,8 @@ class Process:
         self.stopping.set()
         if self.runner is not None:
             self.thread.join(SOON)
-            self.runner.proposals.close()
             self.runner.controller.release()
-        self.pool.shutdown()
+        self.jobs.shutdown()
 
 
 @dataclass

@@ -350,7 +350,7 @@ class World(RunnerWorld):
         committed = self.guard if isinstance(self.guard, CommittedGuard) else None
         values = ReceivedSecretValues(committed.grant) if committed else ReceivedSecretValues()
         self.runner = runner_in_memory(
-            self.store, self.executor, lease, self.pool, secrets=guarded(self.guard), secret_values=values
+            self.store, self.executor, lease, self.jobs, secrets=guarded(self.guard), secret_values=values
         )
         if committed:
             self.runner.on_commit = lambda state, _: committed.set_committed(flows_of_state(state))
@@ -372,7 +372,7 @@ class World(RunnerWorld):
 def world(store: Store, tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path / "state", committed_guard(store))
     yield made
-    made.pool.shutdown()
+    made.jobs.shutdown()
 
 
 def test_a_proposal_sends_no_secret_elsewhere_and_a_commit_does(world: World) -> None:
