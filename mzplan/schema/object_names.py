@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 _MAX_BYTES = 63
-_PART = r'"(?:[^"]|"")+"|[^."\s]+'
+_PART = r'"(?:[^"]|"")+"|[^."\s](?:[^."]*[^."\s])?'
 _TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
 
 CUT = f"PostgreSQL cuts names to {_MAX_BYTES} bytes, and the cut name may be another object's."

@@ -69,8 +69,8 @@ _PATTERNS = {
         "are the path of a *.sql file, relative to the project's folder",
         "sql/revenue.sql",
     ),
-    r"""^("([^"]|"")+"|[^."\s]+)(\.("([^"]|"")+"|[^."\s]+))?$""": (
-        "are table or schema.table; as in SQL, double quotes enclose a name with dots, spaces or quotes",
+    r"""^("([^"]|"")+"|[^."\s]([^."]*[^."\s])?)(\.("([^"]|"")+"|[^."\s]([^."]*[^."\s])?))?$""": (
+        "are table or schema.table; as in SQL, double quotes enclose a name with dots or quotes",
         "public.orders",
     ),
     r"^[a-z0-9_]{1,63}$": ("are 1 to 63 lowercase letters, digits or _", "shop_orders"),

@@ -163,7 +163,9 @@ class Tombstones(Envelope):
         if self.format == "text":
             (column,) = self.columns
             is_bytes = column.type == "BINARY"
-            value = self.key if is_bytes else exactly(text, column, "text").try_cast(spark_type(column.type))
+            # Blanks around a number don't matter, as in a CAST.
+            plain = text if spark_type(column.type) == "STRING" else f.trim(text)
+            value = self.key if is_bytes else exactly(plain, column, "text").try_cast(spark_type(column.type))
             return f.struct(value.alias(column.name))
         # The key is wrapped in an object, so that text after it is an error and a bare value can be parsed.
         wrapped = f.concat(f.lit('{"r":'), text, f.lit("}"))
