@@ -213,6 +213,28 @@ def test_a_collection_may_be_read_twice(lab: Lab, shop: Shop) -> None:
 
 
 @pytest.mark.nightly
+def test_another_number_of_readings_continues_where_the_view_is(lab: Lab, shop: Shop) -> None:
+    def sql(*factors: int) -> str:
+        return " UNION ALL ".join(f"SELECT {factor} * id AS id FROM orders" for factor in factors)
+
+    view, rows = shop.view(sql(1), "id BIGINT", "orders"), []
+    for id_, factors in enumerate(([1], [1, 10, 100], [1, 10], [1000]), 1):
+        lab.finish(*([view] if rows else []))
+        view = lab.changed(view, query=sql(*factors))
+        assert lab.codes(view) == []
+        lab.start(view)
+        shop.add("orders", order(id_, "a", 5, 0))
+        rows += [(id_ * factor,) for factor in factors]
+        shop.has(view, *rows)
+    log = Checkpoint(str(lab.checkpoint(view))).log
+    lab.finish(view)
+    newest = log.newest()
+    position = json.loads(log.lines(newest)[2])
+    log._write_offsets(newest, [*log.lines(newest), json.dumps({**position, "reservoirVersion": 0})])
+    assert lab.codes(view) == ["MZ320"] and lab.refused(view).code == "MZ320"
+
+
+@pytest.mark.nightly
 def test_a_step_that_runs_again_reads_the_same_snapshot(lab: Lab, shop: Shop) -> None:
     view, customers = shop.with_cities('"customer": "a", "city": "Bern"')
     lab.start(view)
