@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import platform
 import shutil
 import socket
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, get_args
 
+from mzplan import __version__
 from mzplan.host.network import is_loopback, names_host
 from mzplan.model.observed import MEASURES, Condition, Observation, Status
 from mzplan.model.plan import DriftItem
@@ -29,7 +31,12 @@ log = logging.getLogger("mzplan.metrics")
 _MAX_CONNECTIONS = 16  # connections at once; further ones are closed without an answer
 _MAX_SECONDS = 30.0  # seconds after which any connection is closed
 FRESH = 30.0  # a runner without a finished round for more seconds is unhealthy
-_QUERY = ["instance", "query"]
+_INSTANCE = "mzplan_instance"  # a label; Prometheus itself sets `instance` to the scraped address
+_RUN_COUNTERS = (
+    "left_out_records",
+    "late_rows",
+    "null_time_rows",
+)  # they start at 0 with each start of the query
 
 # Returns where a Status differs from the state, at a time in seconds since the epoch.
 FindDrift = Callable[[State, Status, float], tuple[DriftItem, ...]]
@@ -62,17 +69,29 @@ class RunnerCollector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         runner = self._runner
+        yield self._build_info()
         for name, help_, value in self._instance_metrics():
-            family = GaugeMetricFamily(f"mzplan_instance_{name}", help_, labels=["instance"])
+            family = GaugeMetricFamily(f"mzplan_instance_{name}", help_, labels=[_INSTANCE])
             family.add_metric([runner.instance], value)
             yield family
         observed = runner.status.observed
         for name, help_, labels, samples in self._query_metrics(observed):
-            make = CounterMetricFamily if name in _COUNTER_HELP or name == "starts" else GaugeMetricFamily
-            metrics = make(f"mzplan_query_{name}", help_, labels=[*_QUERY, *labels])
+            is_counter = name in (*_COUNTER_HELP, *_RUN_COUNTERS, "starts")
+            make = CounterMetricFamily if is_counter else GaugeMetricFamily
+            metrics = make(f"mzplan_query_{name}", help_, labels=[_INSTANCE, "query", *labels])
             for query, *values, value in samples:
                 metrics.add_metric([runner.instance, str(query), *values], value)
             yield metrics
+
+    def _build_info(self) -> GaugeMetricFamily:
+        from prometheus_client.core import GaugeMetricFamily
+
+        versions = self._runner.controller.executor.versions()
+        spark = versions.spark if versions is not None else ""
+        labels = [_INSTANCE, "version", "spark", "python"]
+        family = GaugeMetricFamily("mzplan_build_info", "1 for the versions of this runner.", labels=labels)
+        family.add_metric([self._runner.instance, __version__, spark, platform.python_version()], 1.0)
+        return family
 
     def _query_metrics(
         self, observed: Status | None

@@ -127,18 +127,17 @@ def test_a_scrape_finds_what_the_dashboard_and_the_alerts_ask_for(
 ) -> None:
     with scraping(tmp_path / "prometheus", troubled, dry) as prometheus:
         prometheus.has_scraped(metrics_used())
-        # `instance` is mzplan's, not a host and a port.
-        asked = [*dashboard_expressions(), 'mzplan_instance_warehouse_free_bytes{instance="ci"} > 0']
+        asked = [*dashboard_expressions(), 'mzplan_instance_warehouse_free_bytes{mzplan_instance="ci"} > 0']
 
         def answered() -> bool:  # some of it takes two scrapes
             return all(map(prometheus.query, asked))
 
         eventually("every panel shows something", answered)
-        assert {one["kind"] for one in prometheus.query('mzplan_query_drift{instance="local"}')} == {
+        assert {one["kind"] for one in prometheus.query('mzplan_query_drift{mzplan_instance="local"}')} == {
             "failed-query",
             "stalled-query",
         }
-        assert prometheus.query('mzplan_query_drift{instance="ci"}') == []
+        assert prometheus.query('mzplan_query_drift{mzplan_instance="ci"}') == []
 
         def begun() -> set[str]:
             return {one["labels"]["alertname"] for one in prometheus.ask("alerts")["alerts"]}

@@ -7,6 +7,7 @@ import http.client
 import io
 import json
 import logging
+import platform
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mzplan import __version__
 from mzplan.model.address import Address
 from mzplan.model.observed import Counters
 from mzplan.model.resources import MetricsPlace, Retries
@@ -99,11 +101,11 @@ def asked(server: MetricsServer, path: str = "/metrics", **headers: str) -> tupl
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
-    """Return the value of each sample by its name and its labels, without the label `instance`."""
+    """Return the value of each sample by its name and its labels, without the label of the instance."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            assert sample.labels.pop("instance") == "local"
+            assert sample.labels.pop("mzplan_instance") == "local"
             found[sample.name, *(value for _, value in sorted(sample.labels.items()))] = sample.value
     return found
 
@@ -116,6 +118,7 @@ def test_metrics_and_health(world: World) -> None:
         world.settle()
         found = samples(asked(server)[1])
         expected = {
+            ("mzplan_build_info", platform.python_version(), "", __version__): 1.0,
             ("mzplan_instance_serial",): 1.0,
             ("mzplan_instance_epoch",): world.lease.epoch,
             ("mzplan_instance_healthy",): 1.0,
@@ -189,6 +192,22 @@ def test_counters_outlive_runs_and_failures(world: World) -> None:
     assert values["mzplan_query_retries_total", "source.orders"] == 2.0
     for cause in ("change", "retry"):
         assert values["mzplan_query_starts_total", cause, "source.orders"] == 2.0
+
+
+def test_the_name_of_each_counter_ends_with_total(world: World) -> None:
+    world.executor.counters[ORDERS] = Counters(rows=120, batches=7)
+    world.apply(make_state(1))
+    world.progress(ORDERS, late_rows=3, null_time_rows=2, left_out=1)
+    world.later(STATUS_INTERVAL)
+    with serving(world) as server:
+        text = asked(server)[1]
+    values = samples(text)
+    for name, number in {"late_rows": 3.0, "null_time_rows": 2.0, "left_out_records": 1.0}.items():
+        assert values[f"mzplan_query_{name}_total", "source.orders"] == number
+    families = {family.name: family.type for family in text_string_to_metric_families(text)}
+    counters = {name for name, kind in families.items() if kind == "counter"}
+    totals = {name.removesuffix("_total") for name, *_ in values if name.endswith("_total")}
+    assert counters == totals
 
 
 def test_metrics_connections_are_limited_in_number_and_time(
