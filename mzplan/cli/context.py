@@ -38,6 +38,7 @@ class Invocation:
     environment: str = field(default_factory=lambda: os.environ.get(ENVIRONMENT_VARIABLE, ""))
     json: bool = False
     verbose: int = 0
+    sarif: bool = False  # print diagnostics as SARIF (validate)
     output: Streams = field(default_factory=Streams)
     may_commit: bool = False  # whether the command may commit, for the message after an interrupt
 
@@ -177,8 +178,11 @@ class Invocation:
         `more`: further fields of the document.
         """
         listed = list(diagnostics)
-        from mzplan.render.diagnostics import diagnostics_to_json, render_diagnostics
+        from mzplan.render.diagnostics import diagnostics_to_json, diagnostics_to_sarif, render_diagnostics
 
+        if self.sarif and not self.output.documents:
+            self.document(diagnostics_to_sarif(listed, self.folder))
+            return
         if self.json and not self.output.documents:
             self.document({"diagnostics": diagnostics_to_json(listed), **more})
             return

@@ -154,9 +154,12 @@ def _belongs(file: Path, folder: Path) -> bool:
     is_flag=True,
     help="Also contact the servers: check each connection through the queries that use it.",
 )
+@click.option("--sarif", is_flag=True, help="Print one SARIF 2.1.0 document on stdout, for code scanning.")
 @policy_option
 @send_secrets_option
-def command_validate(invocation: Invocation, live: bool, policy: str | None, send_secrets: bool) -> int:
+def command_validate(
+    invocation: Invocation, live: bool, sarif: bool, policy: str | None, send_secrets: bool
+) -> int:
     """Check all files; with --live, also contact the servers.
 
     Without --env, mzplan checks the files for every environment. With --live, it contacts only the default
@@ -164,6 +167,9 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
     """
     if send_secrets and not live:
         raise click.UsageError("--send-secrets requires --live.")
+    if sarif and invocation.json:
+        raise click.UsageError("--sarif and --json can't be combined: both write to stdout.")
+    invocation.sarif = sarif
     if not live and not invocation.environment and (names := environment_names(invocation.folder)):
         return _validate_each(invocation, names)
     work = invocation.work(whole=True)
@@ -179,6 +185,9 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
     ):
         diagnostics = (*diagnostics, no_connection_reached(reached))
     code = ExitCode.REFUSED if nothing else ExitCode.OK
+    if sarif:
+        invocation.show(diagnostics)
+        return code
     if invocation.json:
         document: dict[str, object] = {"diagnostics": diagnostics_to_json(diagnostics)}
         if live:
@@ -202,6 +211,9 @@ def _validate_each(invocation: Invocation, names: tuple[str, ...]) -> int:
         return invocation.project(whole=True)
 
     configurations = validate_each(opened, names, invocation.progress)
+    if invocation.sarif:
+        invocation.show(())
+        return ExitCode.OK
     if invocation.json:
         invocation.document({"diagnostics": [], "environments": [*configurations]})
         return ExitCode.OK

@@ -1,4 +1,4 @@
-"""Diagnostics as text: the place, an excerpt with carets, the summary, the detail and the fix.
+"""Diagnostics as text, JSON and SARIF. Text has the place, an excerpt with carets, the summary and the fix.
 
     sources.yaml:14:17: error[MZ012]: Unknown connection
        14 |     connection: kafka_prd
@@ -15,8 +15,11 @@ import os
 import unicodedata
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from mzplan import __version__
 from mzplan.model.diagnostics import Diagnostic, SourceRange
 from mzplan.model.words import count, first_names
 from mzplan.render.text import Paint, safe
@@ -65,6 +68,42 @@ def _with_others(first: Diagnostic, others: list[Diagnostic]) -> Diagnostic:
 def diagnostics_to_json(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:
     """Return all diagnostics as JSON values."""
     return [scrub_diagnostic(diagnostic).to_json() for diagnostic in diagnostics]
+
+
+def diagnostics_to_sarif(diagnostics: Iterable[Diagnostic], directory: str) -> dict[str, Any]:
+    """Return all diagnostics as a SARIF 2.1.0 log with one run, for code scanning.
+
+    Paths are relative to the current folder, which CI systems take as the repository's root.
+    """
+    results = [_sarif_result(scrub_diagnostic(diagnostic), _prefix(directory)) for diagnostic in diagnostics]
+    rules = [{"id": code} for code in sorted({result["ruleId"] for result in results})]
+    driver = {"name": "mzplan", "version": __version__, "rules": rules}
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}],
+    }
+
+
+def _sarif_result(diagnostic: Diagnostic, prefix: str) -> dict[str, Any]:
+    fix = f"Fix: {diagnostic.hint}" if diagnostic.hint else ""
+    text = "\n".join(part for part in (diagnostic.summary, diagnostic.detail, fix) if part)
+    level = "note" if diagnostic.severity == "notice" else diagnostic.severity
+    result: dict[str, Any] = {"ruleId": diagnostic.code, "level": level, "message": {"text": text}}
+    location: dict[str, Any] = {}
+    if (where := diagnostic.range) is not None:
+        location["physicalLocation"] = {
+            "artifactLocation": {"uri": quote(Path(prefix, where.path).as_posix())},
+            "region": {
+                "startLine": where.line,
+                "startColumn": where.column,
+                "endLine": where.end_line,
+                "endColumn": where.end_column,
+            },
+        }
+    if diagnostic.address is not None:
+        location["logicalLocations"] = [{"fullyQualifiedName": str(diagnostic.address)}]
+    return result | ({"locations": [location]} if location else {})
 
 
 def _render(diagnostic: Diagnostic, paint: Paint, prefix: str) -> str:
