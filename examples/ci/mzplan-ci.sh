@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The script of the GitHub Action, the GitLab template and the drift job. Needs bash, git and mzplan.
 #
-#   mzplan-ci.sh validate          check the files
-#   mzplan-ci.sh plan DIR          plan; write plan.mzplan, comment.md, plan.html and summary.txt to DIR
+#   mzplan-ci.sh validate DIR      check the files; write validate.sarif to DIR
+#   mzplan-ci.sh plan DIR          plan; write plan.mzplan, comment.md, plan.html and summary.txt to DIR, and, if the
+#                                  files have errors, validate.sarif
 #   mzplan-ci.sh apply DIR         apply DIR/plan.mzplan if it has the approved digest; if not, or if it is stale,
 #                                  exit with 5 and write the plan to review to DIR/anew.md
 #   mzplan-ci.sh drift DIR         write drift.md to DIR; exit with 3 if there is drift
@@ -20,11 +21,23 @@ read -r -a apply_options <<<"${MZPLAN_APPLY_OPTIONS:-}"
 
 run() { "${mzplan[@]}" -C "$project" --no-color "$@"; }
 
+# Write the diagnostics of the files to DIR/validate.sarif. On GitHub, also show them beside the lines of the files.
+sarif() {
+  local root
+  root=$(git -C "$project" rev-parse --show-toplevel 2>/dev/null || pwd)
+  run validate --sarif >"$1/validate.sarif" || true
+  if [ "${GITHUB_ACTIONS:-}" = true ]; then "$(dirname "$0")/annotate.py" "$1/validate.sarif" "$root"; fi
+}
+
 folder() { mkdir -p "$1" && (cd "$1" && pwd); }
 
 case "${1:-}" in
   validate)
-    run validate
+    out=$(folder "${2:?DIR}")
+    code=0
+    run validate || code=$?
+    sarif "$out"
+    exit "$code"
     ;;
   plan)
     out=$(folder "${2:?DIR}")
@@ -37,7 +50,7 @@ case "${1:-}" in
       0) touch "$out/no-changes" && echo "nothing to change" ;;
       2 | 4) echo "changes are pending" ;;
       3) touch "$out/no-changes" && echo "no changes, but drift" ;;
-      *) exit "$code" ;;
+      *) sarif "$out" && exit "$code" ;;
     esac
     ;;
   apply)
@@ -66,7 +79,7 @@ case "${1:-}" in
     run drift --markdown "$out/drift.md" --detailed-exitcode
     ;;
   *)
-    sed -n '2,14p' "$0" >&2
+    sed -n '2,15p' "$0" >&2
     exit 64
     ;;
 esac

@@ -83,7 +83,7 @@ def test_examples_install_this_version_with_existing_extras() -> None:
     folders = [ROOT / "examples" / name for name in ("ci", "kubernetes")]
     examples = [path for folder in folders for path in folder.iterdir() if path.is_file()]
     pinned = set()
-    for path in (*examples, ROOT / "docs" / "deploy.md"):
+    for path in (*examples, ROOT / "action.yml", ROOT / "docs" / "deploy.md"):
         text = path.read_text()
         for extra, version in re.findall(r"mzplan\[([a-z-]+)\]==([0-9][0-9.]*[0-9])", text):
             assert extra in extras and version == __version__, (path, extra, version)
@@ -91,7 +91,7 @@ def test_examples_install_this_version_with_existing_extras() -> None:
         for line in re.findall(r"pip install .*", text):
             bare = path.name == "deploy.md" and line == "pip install mzplan"
             assert bare or "$" in line or f"=={__version__}" in line, (path, line)
-    assert pinned >= {"action.yml", "deploy.md", "gitlab-ci.yml"}
+    assert pinned >= {"action.yml", "deploy.md"}
 
 
 def test_the_image_is_built_of_the_wheel(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""examples/ci as a team runs it, with a bare remote, branches, reviews and merges."""
+"""The GitHub Action, the GitLab component, the hook and examples/ci as a team runs them, with reviews."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ import yaml
 from tests.unit.cli_runs import write
 from tests.warm_commands import warm_mzplan
 
-CI = Path(__file__).parents[3] / "examples" / "ci"
+ROOT = Path(__file__).parents[3]
+CI = ROOT / "examples" / "ci"
 
 
 def sh(folder: Path, *command: str, code: int = 0, **environment: str) -> str:
@@ -113,7 +114,7 @@ def test_from_a_pull_request_to_production(remote: Path) -> None:
     out = remote.parent / "out"
     main = checkout(remote, "job-0")
     assert ci(main, "nonsense", code=64).startswith("#")
-    ci(main, "validate")
+    ci(main, "validate", str(out))
     assert "changes are pending" in ci(main, "plan", str(out))
     assert "No digest was approved" in ci(main, "apply", str(out), code=5)
     ci(main, "apply", str(out), **approved(out))
@@ -181,8 +182,12 @@ def test_a_commit_is_promoted_from_staging_to_prod(remote: Path) -> None:
 @pytest.mark.programs
 def test_the_pre_commit_hook_refuses_a_broken_project(remote: Path, tmp_path: Path) -> None:
     folder = checkout(remote, "hooked")
-    text = (CI / "pre-commit-config.yaml").read_text()
-    (folder / ".pre-commit-config.yaml").write_text(text.replace("entry: mzplan", f"entry: {warm_mzplan()}"))
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    (wanted,) = yaml.safe_load((CI / "pre-commit-config.yaml").read_text())["repos"]
+    assert [one["id"] for one in wanted["hooks"]] == [hook["id"]]
+    local = {**hook, "language": "system", "entry": hook["entry"].replace("mzplan", warm_mzplan(), 1)}
+    repos = [{"repo": "local", "hooks": [local]}]
+    (folder / ".pre-commit-config.yaml").write_text(yaml.safe_dump({"repos": repos}))
     git(folder, "add", ".")
     run = (sys.executable, "-m", "pre_commit", "run", "--all-files")
     home = {"PRE_COMMIT_HOME": str(tmp_path / "pre-commit")}
@@ -267,16 +272,16 @@ def gitlab() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def test_the_action_puts_no_input_into_a_shell() -> None:
-    steps = yaml.safe_load((CI / "action.yml").read_text())["runs"]["steps"]
+    steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
     assert all(step["shell"] == "bash" and "${{" not in step["run"] for step in steps if "run" in step)
 
 
 def test_the_workflows_run_pinned_actions() -> None:
-    for file in (CI / "action.yml", CI / "github-workflow.yml", CI / "promotion-workflow.yml"):
+    for file in (ROOT / "action.yml", CI / "github-workflow.yml", CI / "promotion-workflow.yml"):
         used = re.findall(r"uses: (\S+)", file.read_text())
         assert used
         for name in used:
-            assert name.startswith("./") or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name), name
+            assert name == "OWNER/mzplan@COMMIT" or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name), name
     jobs = yaml.safe_load((CI / "github-workflow.yml").read_text())["jobs"].values()
     commands = {step.get("with", {}).get("command") for job in jobs for step in job["steps"]}
     assert commands - {None} == {"plan", "apply", "drift"}
@@ -304,21 +309,29 @@ class Action:
     def __init__(self, folder: Path, event: str, **inputs: str):
         self.folder, self.event = folder, event
         self.inputs = {name.replace("_", "-"): value for name, value in inputs.items()}
-        self.steps = yaml.safe_load((CI / "action.yml").read_text())["runs"]["steps"]
+        self.steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
         self.temp, self.summary = folder.parent / f"{folder.name}-temp", folder.parent / f"{folder.name}.md"
         self.comments = folder.parent / f"{folder.name}.json"
         self.comments.write_text("[]")
         self.temp.mkdir()
+        self.annotations: list[str] = []
         places = {"RUNNER_TEMP": str(self.temp), "COMMENTS": str(self.comments), **shims(self.temp)}
         github = {"REPOSITORY": "o/r", "SHA": "0" * 40, "STEP_SUMMARY": str(self.summary)}
         given = {f"GITHUB_{name}": value for name, value in github.items()}
-        self.environment = {**places, **given, "GITHUB_ACTION_PATH": str(CI)}
+        self.environment = {**places, **given, "GITHUB_ACTION_PATH": str(ROOT), "GITHUB_ACTIONS": "true"}
 
     def run(self, command: str) -> int:
         """Run all steps, and return the exit code of the first failure. Later steps need an `if` to run."""
         version = "mzplan==1.2; echo owned"  # never run as shell code
         given = {**self.inputs, "command": command, "version": version, "token": "t"}
-        inputs = {"project": ".", "state-config": "", "apply-options": "", "digest": "", **given}
+        inputs = {
+            "project": ".",
+            "state-config": "",
+            "apply-options": "",
+            "digest": "",
+            "extra": "postgres",
+            **given,
+        }
         github = {"event_name": self.event, "event.pull_request.number": "7", "repository": "o/r"}
         github |= {"server_url": "https://git.example", "run_id": "5"}
         values = {f"inputs.{name}": value for name, value in inputs.items()}
@@ -333,6 +346,7 @@ class Action:
             given = {name: filled(str(value)) for name, value in step.get("env", {}).items()}
             done = script(self.folder, step["run"], {**self.environment, **given})
             assert "owned" not in done.stdout
+            self.annotations += [line for line in done.stdout.splitlines() if line.startswith("::")]
             failed = failed or done.returncode
         return failed
 
@@ -380,6 +394,11 @@ def test_the_github_action_reviews_applies_and_finds_drift(remote: Path) -> None
     broken = Action(checkout(remote, "broken-job", "broken"), "pull_request_target")
     assert broken.run("plan") == 1  # the comment step also runs, and doesn't fail
     assert json.loads(broken.comments.read_text()) == []
+    (annotation,) = broken.annotations
+    assert annotation.startswith(
+        "::error title=MZ012,file=pipeline.yaml,line=4,endLine=4,col=24,endColumn=30::Unknown"
+    )
+    assert "%0AFix: " in annotation
 
     stop_reporting(remote)
     assert action.run("drift") == 3
@@ -413,7 +432,6 @@ def test_a_pull_request_does_not_choose_the_state_on_github(remote: Path) -> Non
 def test_a_merge_request_does_not_choose_the_state_on_gitlab(remote: Path, tmp_path: Path) -> None:
     push_another_state(remote)
     folder = checkout(remote, "requested", "theirs")
-    shutil.copytree(CI, folder / ".ci")
     given = {**shims(tmp_path), "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main"}
     done = gitlab_job("mzplan-plan", folder, **given)
     assert done.returncode == 0, done.stderr
@@ -421,8 +439,19 @@ def test_a_merge_request_does_not_choose_the_state_on_gitlab(remote: Path, tmp_p
 
 
 def gitlab_job(name: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a job of gitlab-ci.yml as GitLab does."""
-    jobs = yaml.safe_load((CI / "gitlab-ci.yml").read_text())
+    """Run a job of the GitLab component as GitLab does, with mzplan's scripts from a repository."""
+    tools = folder.parent / "tools.git"
+    if not tools.exists():
+        shutil.copytree(CI, tools / "examples" / "ci")
+        sh(tools, "git", "init", "-q", "-b", "v0.1.0")
+        git(tools, "add", ".")
+        git(tools, "commit", "-qm", "mzplan")
+    specification, _, text = (ROOT / "templates" / "mzplan.yml").read_text().partition("\n---\n")
+    declared = yaml.safe_load(specification)["spec"]["inputs"]
+    values = {input_: given["default"] for input_, given in declared.items() if "default" in given}
+    values["repository"] = str(tools)
+    assert values.keys() == declared.keys() == set(re.findall(r"\$\[\[ inputs\.([\w-]+) \]\]", text))
+    jobs = yaml.safe_load(re.sub(r"\$\[\[ inputs\.([\w-]+) \]\]", lambda m: values[m[1]], text))
     job = {**jobs[jobs[name]["extends"]], **jobs[name]}
     lines = [*job["before_script"], *job["script"]]
     return script(folder, "\n".join(lines), {**job["variables"], **variables})
@@ -437,7 +466,6 @@ def test_the_gitlab_jobs_review_apply_and_find_drift(
     request = {"CI_API_V4_URL": url, "CI_PROJECT_ID": "5", "CI_MERGE_REQUEST_IID": "7", "GITLAB_TOKEN": "t"}
     merged = {**request, "CI_MERGE_REQUEST_IID": "", "CI_COMMIT_SHA": "0" * 40}
     folder = checkout(remote, "gitlab")
-    shutil.copytree(CI, folder / ".ci")  # as the README says
     for name, more, code in (
         ("mzplan-validate", request, 0),
         ("mzplan-plan", request, 0),
