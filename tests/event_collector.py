@@ -13,8 +13,20 @@ from typing import Any
 
 from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
 
 SPEC = "https://openlineage.io/spec/2-0-2/OpenLineage.json"
+TEXT = {"type": "string", "minLength": 1}
+FACETS = {  # further facets, as the specification describes them
+    "SQLJobFacet": {"required": ["query"], "properties": {"query": TEXT, "dialect": TEXT}},
+    "SourceCodeLocationJobFacet": {
+        "required": ["type", "url"],
+        "properties": {
+            "url": {"type": "string", "format": "uri"},
+            **dict.fromkeys(("type", "repoUrl", "path", "version", "tag", "branch"), TEXT),
+        },
+    },
+}
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
@@ -95,5 +107,12 @@ def _facets(value: Any) -> Iterator[dict[str, Any]]:
 def _validator(reference: str) -> Draft202012Validator:
     files = sorted((Path(__file__).parent / "openlineage").glob("*.json"))
     resources = [Resource.from_contents(json.loads(file.read_text())) for file in files]
+    for name, fields in FACETS.items():
+        of_job = {"$ref": f"{SPEC}#/$defs/JobFacet"}
+        schema = {
+            "$id": f"https://openlineage.io/spec/facets/1-1-0/{name}.json",
+            "$defs": {name: {"allOf": [of_job, fields]}},
+        }
+        resources.append(Resource.from_contents(schema, default_specification=DRAFT202012))
     registry: Registry[Any] = Registry().with_resources((str(one.id()), one) for one in resources)
     return Draft202012Validator({"$ref": reference}, registry=registry, format_checker=FormatChecker())

@@ -23,6 +23,10 @@ from mzplan.model.words import one_line
 
 TIMEOUT = 3.0  # seconds for all calls of git together
 _MAX_BYTES = 1 << 16  # bytes that are read from a small file
+# A remote: https://login@host/path.git, ssh://git@host:22/path.git, or git@host:path.git.
+_REMOTE = re.compile(
+    r"(?:(?:https?|ssh|git)://(?:[^@/\s]*@)?([\w.-]+)(:\d+)?/|(?:[\w.-]+@)([\w.-]+):/?)([\w./~-]+?)(?:\.git)?/?"
+)
 _HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _SAFE_OPTIONS = ("--no-pager", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 # Settings about the files on the disk. No setting among them can run anything.
@@ -51,10 +55,33 @@ def find_revision(directory: str, ignored: Iterable[str] = ()) -> GitRevision | 
             borrowed = _BorrowedRepository.of(real, Path(folder), git)
             subject = borrowed.ask("log", "-1", "--no-show-signature", "--format=%s", commit, "--")
             return GitRevision(
-                commit=commit, clean=_is_clean(borrowed, top, ignored), subject=one_line(subject.strip())
+                commit=commit,
+                clean=_is_clean(borrowed, top, ignored),
+                subject=one_line(subject.strip()),
+                repository=_repository(real, git),
             )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
+
+
+def _repository(real: Path, git: _Git) -> str:
+    """Return the web address of the remote `origin`; "" if there is none."""
+    config = _common(real) / "config"
+    try:
+        remote = git.text("config", "--file", str(config), "--no-includes", "--get", "remote.origin.url")
+    except subprocess.SubprocessError:
+        return ""
+    return web_address(remote.strip())
+
+
+def web_address(remote: str) -> str:
+    """Return the https address of a remote, without a login; "" for a remote that isn't on a server."""
+    parts = _REMOTE.fullmatch(remote)
+    if parts is None:
+        return ""
+    host, port, other_host, path = parts.groups()
+    shown_port = port if port and remote.startswith("http") else ""
+    return f"https://{host or other_host}{shown_port}/{path}"
 
 
 def _program() -> str | None:
@@ -76,6 +103,11 @@ def _git_directory(top: Path) -> Path:
         return dot_git
     name = _read_small(dot_git).removeprefix("gitdir:").strip()
     return (top / name).resolve()
+
+
+def _common(real: Path) -> Path:
+    """Return the git directory that all work trees share."""
+    return real / _read_small(real / "commondir").strip() if (real / "commondir").is_file() else real
 
 
 def _read_small(path: Path) -> str:
@@ -126,7 +158,7 @@ class _BorrowedRepository:
 
     @classmethod
     def of(cls, real: Path, folder: Path, git: _Git) -> _BorrowedRepository:
-        common = real / _read_small(real / "commondir").strip() if (real / "commondir").is_file() else real
+        common = _common(real)
         for name in ("refs", "objects", "info"):
             (folder / name).mkdir()
         if (common / "info" / "exclude").is_file():

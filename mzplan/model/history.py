@@ -29,11 +29,13 @@ class GitRevision:
     - `clean`: whether the tree matched the commit, apart from files that mzplan writes; None if git timed
       out.
     - `subject`: the first line of the commit's message.
+    - `repository`: the web address of the remote `origin`, without a login; "" if it has none.
     """
 
     commit: str
     clean: bool | None = None
     subject: str = field(default="", metadata=SPARSE)
+    repository: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

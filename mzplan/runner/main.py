@@ -247,7 +247,7 @@ def _on_commit(
     _ensure_warehouse(settings, state)
     if isinstance(guard, CommittedGuard):  # a commit doesn't change a policy
         guard.set_committed(flows_of_state(state))
-    telemetry.configure(now)
+    telemetry.configure(now, state.commit.git if state.commit is not None else None)
 
 
 def _ensure_warehouse(settings: ProjectSettings, state: State) -> None:

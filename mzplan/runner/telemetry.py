@@ -11,6 +11,7 @@ from collections.abc import Callable
 from mzplan.controller.observations import InstanceOverview
 from mzplan.host.extras import missing_extras_reported, require_extra
 from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
+from mzplan.model.history import GitRevision
 from mzplan.model.resources import MetricsPlace, ProjectSettings, RunEventSettings, RunnerSettings
 from mzplan.runner.metrics import MetricsServer
 from mzplan.runner.run_events.receiver import cleartext_warning, receiver_of
@@ -30,6 +31,11 @@ class RunEvents:
     def __init__(self, sender: EventSender | None = None, interval: float = 0.0):
         self._sender = sender
         self._watch = RunWatch(sender.put, interval) if sender is not None else None
+
+    def follow(self, revision: GitRevision | None) -> None:
+        """Name the git commit of the newest serial in later events."""
+        if self._watch is not None:
+            self._watch.revision = revision
 
     def observe(self, overview: InstanceOverview) -> None:
         """Queue events for the changes of a round. Call after each round."""
@@ -77,8 +83,11 @@ class Telemetry:
         self._settings: RunEventSettings | None = None
         self._events = RunEvents()
 
-    def configure(self, settings: RunnerSettings) -> None:
-        """Restart the metrics or the run events if the committed settings differ from the current ones."""
+    def configure(self, settings: RunnerSettings, revision: GitRevision | None = None) -> None:
+        """Restart the metrics or the run events if the committed settings differ from the current ones.
+
+        `revision`: the git commit of the newest serial.
+        """
         place = self._override or settings.metrics.get(self._instance)
         if place != self._place:
             self.close_server()
@@ -89,6 +98,7 @@ class Telemetry:
             self._events = self._report(settings.run_events)
             # In a thread, because the former server may not answer, and no round should wait for it.
             threading.Thread(target=before.close, kwargs={"lost": False}, name="events", daemon=True).start()
+        self._events.follow(revision)
 
     def observe(self, overview: InstanceOverview) -> None:
         """Queue run events for a round, and start the metrics server if an earlier start failed."""

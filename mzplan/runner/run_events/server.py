@@ -24,6 +24,8 @@ from openlineage.client.generated import (
     output_statistics_output_dataset,
     processing_engine_run,
     schema_dataset,
+    source_code_location_job,
+    sql_job,
 )
 from openlineage.client.transport.http import HttpConfig, HttpTransport, TokenProvider
 from requests import HTTPError, PreparedRequest, RequestException, Response, Session, Timeout
@@ -184,12 +186,23 @@ def _run_facets(event: RunEvent) -> dict[str, Any]:
 
 
 def _job_facets(event: RunEvent) -> dict[str, Any]:
-    kind = event.description.address.kind.upper()
-    return {
+    kind, query = event.description.address.kind.upper(), event.description.body.get("query")
+    facets: dict[str, Any] = {
         "jobType": job_type_job.JobTypeJobFacet(
             processingType="STREAMING", integration="MZPLAN", jobType=kind
         )
     }
+    if isinstance(query, str):
+        facets["sql"] = sql_job.SQLJobFacet(query=query, dialect="spark")
+    revision = event.revision
+    if revision is not None and revision.repository and revision.clean:
+        facets["sourceCodeLocation"] = source_code_location_job.SourceCodeLocationJobFacet(
+            type="git",
+            url=f"{revision.repository}/tree/{revision.commit}",
+            repoUrl=f"{revision.repository}.git",
+            version=revision.commit,
+        )
+    return facets
 
 
 def _schema(end: LineageEnd) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from mzplan.controller.observations import InstanceOverview
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
+from mzplan.model.history import GitRevision
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 
@@ -46,6 +47,8 @@ class RunEvent:
     """Why the run failed."""
     cause: Cause | None = None
     """Why the run was started."""
+    revision: GitRevision | None = None
+    """The git commit of the newest serial."""
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class RunWatch:
     def __init__(
         self, put: Callable[[RunEvent], None], interval: float, clock: Callable[[], float] = time.time
     ):
+        self.revision: GitRevision | None = None
         self._put = put
         self._interval = interval
         self._clock = clock
@@ -131,6 +135,7 @@ class RunWatch:
                 rows=run.rows,
                 error=error,
                 cause=run.cause,
+                revision=self.revision,
             )
         )
 

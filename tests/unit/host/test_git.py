@@ -51,6 +51,25 @@ def is_clean(folder: Path, *left_out: Path) -> bool:
     return revision(folder, *left_out).clean
 
 
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://x:secret@git.example:8443/data/shop.git", "https://git.example:8443/data/shop"),
+        ("git@git.example:data/shop.git", "https://git.example/data/shop"),
+        ("ssh://git@git.example:2222/data/shop.git/", "https://git.example/data/shop"),
+        ("../shop.git", ""),
+        ("/srv/git/shop.git", ""),
+        ("https://git.example/a b", ""),
+        ("ext::sh -c x", ""),
+    ],
+)
+@pytest.mark.programs
+def test_a_revision_names_its_repository_without_a_login(checkout: Path, remote: str, address: str) -> None:
+    assert revision(checkout).repository == ""
+    run(checkout, "remote", "add", "origin", remote)
+    assert revision(checkout).repository == address
+
+
 @pytest.mark.programs
 def test_a_revision_has_a_commit_a_subject_and_whether_the_files_are_committed(
     checkout: Path, tmp_path: Path

@@ -13,6 +13,7 @@ from mzplan.connectors.api.lineage_names import at_path
 from mzplan.connectors.unresolved import QueryLineage, lineage_of
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
+from mzplan.model.history import GitRevision
 from mzplan.model.state import ResourceState, State
 from mzplan.runner.run_events.server import lineage_event
 from mzplan.runner.run_events.watch import RunEvent, RunWatch
@@ -233,6 +234,27 @@ def test_an_event_of_a_source_has_the_columns_of_its_collection() -> None:
     assert not sent["inputs"][0].get("facets")
     assert fields_of(sent["outputs"][0]) == ["id"]
     assert "columnLineage" not in sent["outputs"][0]["facets"]
+
+
+def test_an_event_of_a_view_has_its_sql_and_the_commit() -> None:
+    view = describing("view.q", "sql", {"query": "SELECT id FROM orders"})
+    revision = GitRevision(commit="c" * 40, clean=True, repository="https://git.example/data/shop")
+    facets = event_of(view, revision=revision)["job"]["facets"]
+    assert (facets["sql"]["query"], facets["sql"]["dialect"]) == ("SELECT id FROM orders", "spark")
+    location = facets["sourceCodeLocation"]
+    assert (location["type"], location["version"]) == ("git", "c" * 40)
+    assert location["url"] == f"https://git.example/data/shop/tree/{'c' * 40}"
+    for unknown in (None, replace(revision, clean=False), replace(revision, repository="")):
+        assert "sourceCodeLocation" not in event_of(view, revision=unknown)["job"]["facets"]
+    assert "sql" not in event_of(describing("source.q", "kafka", TOPIC, KAFKA))["job"]["facets"]
+
+
+def test_events_name_the_commit_of_the_newest_serial(watched: Watched) -> None:
+    revision = GitRevision(commit="c" * 40, clean=True)
+    watched.watch.revision = revision
+    watched.world.commit(make_state(1))
+    watched.world.settle()
+    assert {event.revision for event in watched.events} == {revision}
 
 
 def test_a_failure_has_its_error_and_no_event_has_a_secret() -> None:
