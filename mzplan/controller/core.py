@@ -142,7 +142,7 @@ class Controller(Frontiers):
             return InstanceOverview()
         wanted, decisions, counted = queries.desired(), self.decisions, self.executor.query_counters()
         active = [a for a, d in decisions.items() if d.run is not None or a in queries.in_flight]
-        states = {}
+        states, stall = {}, self.executor.stall()
         for address in dict.fromkeys([*wanted, *active]):
             query = wanted[address].description if address in wanted else None
             states[address] = QueryState(
@@ -155,6 +155,7 @@ class Controller(Frontiers):
                 last_step=self.last_step(query) if query is not None else -1,
                 counters=queries.attempts.add_to(counted.get(address, Counters()), address),
                 task=queries.tasks_under_way.get(address),
+                stall=stall if address in active else None,
             )
         digests, rotated = queries.secrets_in_use.digests(wanted)
         at_work = (self.maintenance, self.targets)

@@ -140,6 +140,12 @@ class Executor(Protocol):
     def scarce_cores(self) -> int:
         """Return the number of cores if jobs wait seconds for a free core; 0 if there are enough cores."""
 
+    def stall(self) -> str | None:
+        """Return why no query makes progress although the engine answers, as a sentence; None if queries do.
+
+        The cause may go away without a restart, unlike a `failure_reason`.
+        """
+
     def versions(self) -> Versions | None:
         """Return the versions of the software that writes checkpoints.
 

@@ -39,8 +39,8 @@ class InMemoryExecutor:
 
     As with Spark, a query's id belongs to its checkpoint (address and generation) and survives a restart,
     while each run has its own id. Tests simulate events: they set `check_result`, `fail_start`, `missing`,
-    `failure`, `cores`, `foreign`, `first_copies`, `measurement`, `faults`, `counters` and `compaction`, and
-    call `fail_query` and `progress`.
+    `failure`, `cores`, `stall_reason`, `foreign`, `first_copies`, `measurement`, `faults`, `counters` and
+    `compaction`, and call `fail_query` and `progress`.
     """
 
     def __init__(self, project: str, status: Status | None = None):
@@ -52,6 +52,7 @@ class InMemoryExecutor:
         self.missing: Callable[[Description], tuple[Diagnostic, ...]] = lambda description: ()
         self.failure: str | None = None
         self.cores = 0
+        self.stall_reason: str | None = None
         self.foreign: list[str] = []
         self.replaced_by: str | None = None
         self.first_copies: Callable[[Description], FirstCopy] = lambda description: FirstCopy()
@@ -97,6 +98,9 @@ class InMemoryExecutor:
 
     def scarce_cores(self) -> int:
         return self.cores
+
+    def stall(self) -> str | None:
+        return self.stall_reason
 
     def versions(self) -> Versions | None:
         return None

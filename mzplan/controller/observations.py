@@ -65,6 +65,7 @@ class QueryState:
     - `last_step`: its last known step if it has no run; -1 for none.
     - `counters`: counted since this controller leads the instance.
     - `task`: the one-off task that the start under way does first.
+    - `stall`: why its run makes no progress although the engine answers.
 
     The runner adds:
 
@@ -85,6 +86,7 @@ class QueryState:
     last_step: Step = -1
     counters: Counters | None = None
     task: Task | None = None
+    stall: str | None = None
     upstream_problem: Diagnostic | None = None
     hold_reason: str | None = None
     canary_verdict: Verdict | None = None
@@ -166,7 +168,7 @@ def observe(address: Address, query: QueryState) -> Observation:
         lag=lag,
         lag_unit=unit,
         backlog=measurement.backlog if measurement else None,
-        warning=(run.warning if run else None) or query.retained_steps or query.secret_problem,
+        warning=query.stall or (run.warning if run else None) or query.retained_steps or query.secret_problem,
         quiet_since=_quiet_since(run, time.time()),
         error=error,
         error_code=code,

@@ -12,7 +12,7 @@ from mzplan.controller.executor import ExecutorContext
 from mzplan.host.spark_lines import Installation, line_of
 from mzplan.model.diagnostics import error
 from mzplan.model.observed import Versions
-from mzplan.spark.cores import CoreWatch
+from mzplan.spark.job_watch import JobWatch
 from mzplan.spark.liveness import Liveness
 from mzplan.spark.progress import ProgressListener, listen
 from mzplan.spark.session import current_line, open_session
@@ -37,7 +37,7 @@ class SparkDriver:
         self._opening = threading.Lock()
         self._spark: SparkSession | None = None
         self._liveness: Liveness | None = None
-        self._cores: CoreWatch | None = None
+        self._jobs: JobWatch | None = None
         self._delta_features: frozenset[str] | None = None
         self._versions: Versions | None = None
         self._installation: Installation | None = None
@@ -61,8 +61,8 @@ class SparkDriver:
             self._versions = Versions(
                 mzplan=__version__, spark=spark.version, delta=line.delta, kafka=line.connector
             )
-            self._cores = CoreWatch(spark)
-            self._liveness = Liveness(spark, self._cores.look)
+            self._jobs = JobWatch(spark)
+            self._liveness = Liveness(spark, self._jobs.look)
             self._spark = spark
 
     def is_open(self) -> bool:
@@ -76,7 +76,10 @@ class SparkDriver:
             self._liveness.kill()
 
     def scarce_cores(self) -> int:
-        return self._cores.scarce_cores() if self._cores is not None else 0
+        return self._jobs.scarce_cores() if self._jobs is not None else 0
+
+    def stall(self) -> str | None:
+        return self._jobs.stall() if self._jobs is not None else None
 
     def versions(self) -> Versions | None:
         return self._versions

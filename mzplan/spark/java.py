@@ -12,7 +12,7 @@ from mzplan.model.diagnostics import MzplanError, error
 
 MINIMUM_JAVA = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')  # 1.8.0_392 is Java 8
-_TIMEOUT_S = 30
+_TIMEOUT_S = 120  # it takes a fraction of a second, but a stalled machine may need much longer
 _HINT = (
     "install a JDK 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: "
     "brew install openjdk@17), or set JAVA_HOME to one."

@@ -19,8 +19,8 @@ _OUT_OF_MEMORY = 3  # Java's exit code under ExitOnOutOfMemoryError
 class Liveness:
     """Asks Spark on a separate thread, because a question to a hanging process never returns."""
 
-    def __init__(self, spark: SparkSession, on_answer: Callable[[], None] = lambda: None):
-        """`on_answer` is called after each answer, to ask Spark more."""
+    def __init__(self, spark: SparkSession, on_answer: Callable[[], str | None] = lambda: None):
+        """`on_answer` asks Spark more after each answer, and returns why Spark is useless, or None."""
         self._on_answer = on_answer
         self._process: Any = getattr(spark.sparkContext._gateway, "proc", None)  # none under spark-submit
         self._context: Any = spark.sparkContext._jsc.sc()
@@ -29,6 +29,7 @@ class Liveness:
         self._stopped = False
         self._failed = 0
         self._silent = 0
+        self._why_useless: str | None = None
         self._reason: str | None = None  # the first: Java may then be killed for it
         threading.Thread(target=self._ask, name="spark-liveness", daemon=True).start()
 
@@ -51,6 +52,8 @@ class Liveness:
             return "Spark's Java process no longer accepts calls from Python (Py4J's gateway has ended)."
         if self._silent >= SILENT:
             return f"Spark's Java process hasn't answered for {SILENT} s."
+        if self._why_useless is not None:
+            return self._why_useless
         self._silent += 1  # counts looks, not time: time also passes while this process is suspended
         self._due.set()
         return None
@@ -84,7 +87,7 @@ class Liveness:
                 self._stopped = bool(self._context.isStopped())
                 self._failed = 0
                 with suppress(Exception):
-                    self._on_answer()
+                    self._why_useless = self._on_answer()
             except Exception:  # Py4J: nothing listens, or the connection broke
                 self._failed += 1
             self._silent = 0

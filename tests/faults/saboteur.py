@@ -24,12 +24,20 @@ def _freeze(context: Any) -> None:
     context._gateway.proc.send_signal(19)  # SIGSTOP
 
 
+def _remove_executor(context: Any) -> None:
+    """Do what Spark does if the heartbeats of an executor time out."""
+    jvm = context._jvm
+    lost = jvm.org.apache.spark.scheduler.ExecutorProcessLost("timed out", jvm.scala.Option.empty(), False)
+    context._jsc.sc().taskScheduler().executorLost("driver", lost)
+
+
 SABOTAGE: Mapping[str, Callable[[Any], None]] = {
     "killed": lambda context: context._gateway.proc.kill(),
     "out of memory": _use_up_memory,
     "context stopped": lambda context: context._jsc.sc().stop(),
     "gateway ended": lambda context: context._gateway.shutdown(),
     "frozen": _freeze,
+    "executor removed": _remove_executor,
 }
 
 

@@ -18,7 +18,37 @@ WHY = {
     "context stopped": "Spark's context was stopped",
     "gateway ended": "Spark's Java process no longer accepts calls from Python",
     "frozen": "Spark's Java process hasn't answered for 3 s.",
+    "executor removed": "Spark has removed its only executor",
 }
+# A cluster with one executor, which is stopped while no other one may start, and later started again.
+WAITS = """
+import threading, time
+from pyspark.sql import SparkSession
+from mzplan.spark.job_watch import JobWatch
+
+builder = SparkSession.builder.master("local-cluster[1,1,1024]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.executor.memory", "600m").getOrCreate()
+context = spark.sparkContext._jsc.sc()
+watch = JobWatch(spark)
+assert spark.range(10).selectExpr("sum(id)").first()[0] == 45
+for _ in range(20):
+    assert watch.look() is None and watch.stall() is None
+print("runs")
+context.killExecutors(context.getExecutorIds())
+counted = []
+job = threading.Thread(target=lambda: counted.append(spark.range(10).selectExpr("sum(id)").first()[0]))
+job.start()
+while watch.stall() is None:
+    assert watch.look() is None and job.is_alive()
+    time.sleep(0.1)
+print(watch.stall().partition(" since")[0])
+context.requestExecutors(1)
+job.join()
+while watch.stall() is not None:
+    watch.look()
+print("done" if counted == [45] else counted)
+spark.stop()
+"""
 WITHIN = 10.0  # seconds, as promised; a look that is late on a busy machine takes some more
 LATE = 10.0
 
@@ -65,3 +95,8 @@ def test_a_runner_whose_spark_is_gone_ends_and_says_why(how: str, tmp_path: Path
         if runner.poll() is None:
             runner.kill()
         project.down()
+
+
+def test_on_a_cluster_jobs_wait_for_an_executor_and_the_runner_says_so() -> None:
+    stalled = subprocess.run([sys.executable, "-c", WAITS], capture_output=True, text=True, timeout=300)
+    assert stalled.stdout.splitlines()[-3:] == ["runs", "Spark has had no executor", "done"], stalled.stderr

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -23,7 +25,9 @@ from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.connectors.postgres.sink.target_probe import check_table
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.source import decoder as postgres_decode
+from mzplan.connectors.postgres.source import replication
 from mzplan.connectors.postgres.source.continuity import keeps_values
+from mzplan.connectors.postgres.source.replication import ReplicationLink
 from mzplan.connectors.postgres.source.values import UnfitValueError, convert, wanted_types
 from mzplan.connectors.postgres.tables import Table
 from mzplan.connectors.postgres.types import TargetColumn
@@ -262,3 +266,18 @@ def test_a_denied_batch_has_its_code_even_if_the_server_no_longer_answers() -> N
 def test_a_server_that_shuts_down_is_a_lost_connection() -> None:
     assert is_lost(psycopg.errors.AdminShutdown()) and is_lost(psycopg.errors.CrashShutdown())
     assert is_lost(psycopg.OperationalError("closed")) and not is_lost(psycopg.errors.UniqueViolation())
+
+
+def test_a_stream_counts_the_silence_of_the_server_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspended process, or a slow reader of the stream, doesn't make a server look dead."""
+    monkeypatch.setattr(time, "monotonic", count(step=1000.0).__next__)
+    monkeypatch.setattr(replication, "_SILENCE_S", 10 * replication._PING_S)
+    arrived = iter([False] * 9 + [True] + [False] * 30)
+    asked: list[bool] = []
+    link: Any = ReplicationLink.__new__(ReplicationLink)
+    link._connection = SimpleNamespace(get_copy_data=lambda asynchronous: (0, b""))
+    link._wait = lambda: next(arrived)
+    link._send_status = lambda *, ask: asked.append(ask)
+    with pytest.raises(psycopg.OperationalError, match="the server was silent"):
+        next(link.messages())
+    assert 18 <= len(list(arrived)) <= 20 and asked == [True]

@@ -167,6 +167,15 @@ def test_the_slowest_query_counts_the_longer_of_wait_and_last_step(world: World)
     assert "share" not in status_text(world)
 
 
+def test_a_stall_of_the_engine_is_shown_at_each_query_that_runs(world: World) -> None:
+    assert {seen.warning for seen in world.apply(make_state(1)).observations.values()} == {None}
+    world.executor.stall_reason = "Spark has had no executor since noon, so its jobs wait."
+    assert {seen.warning for seen in world.settle().observations.values()} == {world.executor.stall_reason}
+    assert "warning Spark has had no executor since noon" in status_text(world)
+    world.executor.stall_reason = None
+    assert {seen.warning for seen in world.settle().observations.values()} == {None}
+
+
 # --- failures and retries
 
 

@@ -1,4 +1,4 @@
-"""How a runner detects that Spark can no longer run queries, or has too few cores for them."""
+"""How a runner detects that Spark can no longer run queries, or has too few cores or executors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mzplan.spark import liveness
-from mzplan.spark.cores import EVERY, REMEMBERED, CoreWatch
+from mzplan.spark.job_watch import EVERY, REMEMBERED, REMOVED, JobWatch
 from mzplan.spark.liveness import Liveness
 
 
@@ -36,11 +36,13 @@ class Java:
         return self.answer()
 
 
-def liveness_of(java: Java, *, submitted: bool = False) -> Liveness:
+def liveness_of(
+    java: Java, *, submitted: bool = False, on_answer: Callable[[], str | None] = lambda: None
+) -> Liveness:
     gateway = SimpleNamespace(proc=None if submitted else java)
     context = SimpleNamespace(_gateway=gateway, _jsc=SimpleNamespace(sc=lambda: java))
     spark: Any = SimpleNamespace(sparkContext=context)
-    return Liveness(spark)
+    return Liveness(spark, on_answer)
 
 
 def looked(alive: Liveness, java: Java, times: int = 1) -> str | None:
@@ -101,7 +103,13 @@ def test_java_that_hangs_is_dead_after_a_minute_and_no_look_waits() -> None:
     over.set()
 
 
-# --- too few cores
+def test_spark_without_its_local_executor_is_dead() -> None:
+    java, answers = Java(), [None, None, REMOVED]
+    alive = liveness_of(java, on_answer=lambda: answers.pop(0) if len(answers) > 1 else answers[0])
+    assert looked(alive, java, 50) == REMOVED
+
+
+# --- too few cores or executors
 
 NOW = 1000.0
 
@@ -111,6 +119,7 @@ class Stages:
 
     def __init__(self, **stages: tuple[int, int, float]):
         self.stages = {int(name[1:]): stage for name, stage in stages.items()}
+        self.memory = {"driver": 1}  # by executor
 
     def getActiveStageIds(self) -> list[int]:  # noqa: N802
         return list(self.stages)
@@ -126,10 +135,16 @@ class Stages:
         return SimpleNamespace(isEmpty=lambda: False, get=lambda: info)
 
 
-def watch(stages: Stages, now: list[float]) -> CoreWatch:
-    java = SimpleNamespace(sc=lambda: SimpleNamespace(statusTracker=lambda: stages))
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]", _jsc=java))
-    return CoreWatch(spark, lambda: now[0])
+def watch(stages: Stages, now: list[float], *, is_local: bool = True) -> JobWatch:
+    context = SimpleNamespace(
+        statusTracker=lambda: stages,
+        isLocal=lambda: is_local,
+        getExecutorMemoryStatus=lambda: SimpleNamespace(size=lambda: len(stages.memory)),
+    )
+    java = SimpleNamespace(sc=lambda: context)
+    master = "local[2]" if is_local else "spark://there:7077"
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master=master, _jsc=java, defaultParallelism=2))
+    return JobWatch(spark, lambda: now[0])
 
 
 @pytest.mark.parametrize(
@@ -156,3 +171,35 @@ def test_cores_are_scarce_while_a_stage_waits_for_its_first_task(stages: Stages,
     assert watching.scarce_cores() == cores
     now[0] += 2
     assert watching.scarce_cores() == 0
+
+
+def test_a_removed_local_executor_is_final() -> None:
+    """It is, whether or not a job waits. One answer alone proves nothing."""
+    stages = Stages()
+    watching = watch(stages, [NOW])
+    assert [watching.look() for _ in range(10)] == [None] * 10
+    stages.memory.clear()
+    assert [watching.look() for _ in range(3)] == [None, REMOVED, REMOVED]
+    assert watching.stall() is None
+
+
+def test_a_cluster_without_executors_stalls_only_jobs_and_recovers() -> None:
+    stages, now = Stages(), [NOW]
+    watching = watch(stages, now, is_local=False)
+
+    def stall() -> str | None:
+        for _ in range(2 * EVERY):
+            assert watching.look() is None  # the runner waits for an executor
+            now[0] += 1.0
+        return watching.stall()
+
+    assert stall() is None  # no job needs an executor
+    stages.stages = {1: (0, 3, NOW)}
+    stages.memory["1"] = 1
+    assert stall() is None
+    del stages.memory["1"]
+    first = stall()
+    assert first is not None and first.startswith("Spark has had no executor since 1970-01-01T00:17:04Z")
+    assert stall() == first
+    stages.memory["2"] = 1
+    assert stall() is None
