@@ -34,7 +34,7 @@ class SteppedJobs(Jobs):
         super().__init__(self._pool)
         self._hanging = hanging
         self._key = ""
-        self._waiting: list[_Waiting] = []
+        self.waiting: list[_Waiting] = []
 
     def submit(self, kind: Any, key: object, work: Any, /, *arguments: Any, **more: Any) -> Future[Any]:
         self._key = str(key)
@@ -42,16 +42,16 @@ class SteppedJobs(Jobs):
 
     def run(self) -> bool:
         """Run the jobs that have a thread. Return whether there were any."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         threads: dict[str, int] = {}
         for job in waiting:
             hangs = not self._hanging.isdisjoint({job.kind, job.key, f"{job.kind} {job.key}"})
             if hangs or threads.get(job.kind, 0) >= job.budget:
                 threads[job.kind] = threads.get(job.kind, 0) + 1
-                self._waiting.append(job)
+                self.waiting.append(job)
             elif job.future.set_running_or_notify_cancel():
                 job.future.set_result(job.work())
-        return len(self._waiting) < len(waiting)
+        return len(self.waiting) < len(waiting)
 
     def _pool(self, budget: int, kind: str) -> Pool:
         return _Pool(self, budget, kind)
@@ -61,7 +61,7 @@ class SteppedJobs(Jobs):
         if kind == "check":  # the job of its proposal waits for it
             job.future.set_result(work())
         else:
-            self._waiting.append(job)
+            self.waiting.append(job)
         return job.future
 
 
