@@ -1,4 +1,4 @@
-"""A task run as an executor runs it: in a process that has no mzplan."""
+"""Runs a task as an executor does: in another process, without pandas."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 PROGRAM = """\
 import pickle, sys
-class NoMzplan:
+class NoPandas:
     def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] in ("mzplan", "pandas"):
+        if name.partition(".")[0] == "pandas":
             raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, NoMzplan())
+sys.meta_path.insert(0, NoPandas())
 task, given = pickle.load(open(sys.argv[1], "rb"))
 try:
     print([one.to_pylist() if given else one for one in task(given)])
@@ -23,8 +23,7 @@ except RuntimeError as problem:
 
 
 def run_elsewhere(task: object, given: object, folder: Path) -> str:
-    """What it printed: a list for each batch that it returned, or the text of its error. (Never unpickle
-    a task where mzplan is: cloudpickle would put copied functions into mzplan's own classes.)"""
+    """Return what the task printed: a list for each batch that it returned, or the text of its error."""
     from pyspark import cloudpickle
 
     (folder / "task").write_bytes(cloudpickle.dumps((task, given)))

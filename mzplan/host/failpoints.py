@@ -67,8 +67,7 @@ class Failpoint(StrEnum):
     SINK_CLAIMED = "sink.claimed"
     SINK_BEFORE_STEP = "sink.before-step"
     SINK_WRITTEN = "sink.written"
-    # In the Python process that writes a step on an executor. The armed failpoint is sent there with the
-    # task.
+    # In the Python process that writes a step on an executor. Executors of local[*] inherit the environment.
     TASK_BEGUN = "task.begun"
     TASK_SENT = "task.sent"
     TASK_NOTED = "task.noted"

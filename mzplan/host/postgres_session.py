@@ -1,7 +1,4 @@
-"""The settings with which mzplan begins each of its sessions with a PostgreSQL server.
-
-This whole module is sent to the executors (see connectors.frames.task_code).
-"""
+"""The settings with which mzplan begins each of its sessions with a PostgreSQL server."""
 
 from __future__ import annotations
 

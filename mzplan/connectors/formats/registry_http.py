@@ -1,8 +1,6 @@
 """Confluent's HTTP API for looking up schemas, with the standard library and time limits only.
 
 For tasks, it also fetches the schemas of records by id, and caches them while the Python process lives.
-
-The whole module is sent to executors (see task_code); with a tunnel, they also need asyncssh.
 """
 
 from __future__ import annotations
@@ -13,13 +11,11 @@ import http.client
 import json
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
@@ -218,7 +214,7 @@ def _reason(problem: Exception, seconds: float) -> str:
 # Seconds between requests to a registry that doesn't answer. Then the task and its query fail, and the query
 # restarts as after any other failure.
 _WAITS = (0.5, 1.0, 2.0, 4.0)
-_CACHE = "_mzplan_schemas"
+_schemas_by_run: dict[str, dict[int, Sequence[str]]] = {}  # that this process has fetched
 
 
 @dataclass(slots=True, kw_only=True)
@@ -244,7 +240,7 @@ class RegistrySchemas:
         answer or refuses the login."""
         if id_ in self.known:
             return self.known[id_]
-        schemas = _fetched_schemas(self.run)
+        schemas = _schemas_by_run.setdefault(self.run, {})
         if id_ not in schemas:
             schemas[id_] = self._fetch_with_retries(id_)
         return schemas[id_]
@@ -284,12 +280,3 @@ class RegistrySchemas:
         return (
             f"{self.mark}[{code}]: schema {id_} is needed, and {self.name} {verb}: {text} ({self.server.url})"
         )
-
-
-def _fetched_schemas(run: str) -> dict[int, Sequence[str]]:
-    """Return the schemas that this process has fetched in a run.
-
-    They live in a module of their own, because each task gets new globals with its code."""
-    module: Any = sys.modules.setdefault(_CACHE, ModuleType(_CACHE))
-    runs: dict[str, dict[int, Sequence[str]]] = module.__dict__.setdefault("runs", {})
-    return runs.setdefault(run, {})

@@ -1,16 +1,13 @@
-"""Code for tasks on executors, where mzplan isn't installed: Spark sends the task's modules along with it.
+"""Code for the tasks that write a step on executors, where mzplan is installed (docs/deploy.md).
 
 A task that writes a step by itself must know whether all its rows have arrived. A task's input in Python ends
 in the same way after the last row, and after an unreadable file, a cancelled task or a killed executor. In
 these three cases, the task would commit only a part of the step. So a row without a hash follows the last
 row.
-
-This whole module is sent to the executors.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,27 +17,6 @@ from mzplan.warehouse.content_hash import HASH
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch
     from pyspark.sql import DataFrame
-
-_ALWAYS = (
-    "mzplan.warehouse.content_hash",
-    "mzplan.endpoints.arrays",
-    "mzplan.endpoints.interface",
-    "mzplan.endpoints.replay",
-    "mzplan.host.failpoints",
-    __name__,
-)
-
-
-def ship(*modules: str) -> None:
-    """Ship to Spark's executors the code of these modules, and of the modules that every output uses.
-
-    mzplan isn't installed on executors, so a shipped module must not import other mzplan modules. It imports
-    other packages only inside functions. An armed failpoint is shipped as well.
-    """
-    from pyspark import cloudpickle
-
-    for name in (*_ALWAYS, *modules):
-        cloudpickle.register_pickle_by_value(importlib.import_module(name))  # type: ignore[no-untyped-call]
 
 
 def one_row(values: Mapping[str, Any], types: Mapping[str, DataType]) -> RecordBatch:
@@ -80,13 +56,3 @@ def until_end(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
             yield rows
     if not has_ended:
         raise CutShortError("not all rows of the step have arrived")
-
-
-class OneToken:
-    """Returns a fixed sign-in token to a client that asks for one (see mzplan.connectors.network.aws)."""
-
-    def __init__(self, token: tuple[str, float]):
-        self._token = token
-
-    def __call__(self, _: str) -> tuple[str, float]:
-        return self._token

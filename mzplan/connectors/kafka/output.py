@@ -1,7 +1,4 @@
-"""The kafka sink as an OutputEndpoint, and the task in which Spark pushes a step into it.
-
-The whole module is sent to executors (see task_code), which need pyarrow and confluent-kafka, but not mzplan.
-"""
+"""The kafka sink as an OutputEndpoint, and the task in which Spark pushes a step into it."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.frames.task_code import one_row, ship, until_end
+from mzplan.connectors.frames.task_code import one_row, until_end
 from mzplan.connectors.kafka.step_record import KEPT_STEPS, KafkaStepRecord
 from mzplan.connectors.kafka.transaction import CHANGED, KafkaTransaction, TransactionError
 from mzplan.endpoints.interface import Step, StepError, checked_step
@@ -206,11 +203,6 @@ def task(
     transaction: KafkaTransaction, writer: KafkaStepRecord, step: Step, partitions: int, compare: Compare
 ) -> Callable[[Iterable[RecordBatch]], Iterator[RecordBatch]]:
     """Return a function for mapInArrow that writes a step, which is one partition (in_one_task)."""
-    ship(
-        "mzplan.connectors.kafka.transaction",
-        "mzplan.connectors.kafka.step_record",
-        __name__,
-    )
 
     def write(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         import pyarrow as pa

@@ -18,7 +18,6 @@ from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.metrics import with_count
 from mzplan.connectors.frames.row_hash import row_hash
-from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.kafka.client import ClusterError
 from mzplan.connectors.kafka.content import KafkaContent, KafkaRecorded
@@ -157,17 +156,7 @@ class KafkaSink(SinkConnector):
 def _encoder(run: SinkRun) -> Encoder:
     """Return an encoder with the latest schema of the subject. Raises MzplanError."""
     subject = schema_to_write(run.query, run.outputs)
-    ship_tasks()
     return Encoder(schemas=subject.schemas, id=subject.id, mark=f"{MARK}[{UNWRITABLE}]")
-
-
-def ship_tasks() -> None:
-    """Send the encoding code to the executors."""
-    ship(
-        "mzplan.connectors.formats.avro.encoder",
-        "mzplan.connectors.formats.avro.schema",
-        "mzplan.model.words",
-    )
 
 
 def as_records(

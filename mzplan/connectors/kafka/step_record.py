@@ -1,7 +1,4 @@
-"""The step record of an exactly-once Kafka sink: its writer, and the written steps.
-
-The whole module is sent to executors (see task_code).
-"""
+"""The step record of an exactly-once Kafka sink: its writer, and the written steps."""
 
 from __future__ import annotations
 

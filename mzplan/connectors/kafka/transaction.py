@@ -1,7 +1,5 @@
 """Consecutive transactions under one transactional id, each with records and the step record.
 
-The whole module is sent to executors (see task_code), which need confluent-kafka, but not mzplan.
-
 The step record is the metadata of an offset that is committed for the sink's own consumer group. Kafka
 commits it together with the transaction's records. It needs no topic of its own, and only a consumer's
 rights.

@@ -1,7 +1,5 @@
 """Local ports that forward through SSH servers.
 
-This whole module is sent to the executors (see `remote_forward`). They need asyncssh, but not mzplan.
-
 A forward listens on 127.0.0.1, on a port that the system chooses. Each connection to the port becomes a
 channel of one SSH connection. Forwards through the same servers share that SSH connection. If it is lost, the
 next use opens another one, so the port stays the same while an SSH server restarts.
@@ -18,7 +16,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.network.ssh import OPEN_TIMEOUT_S, Hops, TunnelError, connect_hop
 
 T = TypeVar("T")
@@ -252,7 +249,6 @@ async def _relay(outbound: Awaitable[None], inbound: Awaitable[None]) -> None:
 
 def remote_forward(hops: Hops, host: str, port: int) -> Callable[[], AbstractContextManager[int]]:
     """Return a function that opens a forward on another machine, for the duration of a `with` block."""
-    ship(connect_hop.__module__, __name__)
 
     @contextlib.contextmanager
     def open_there() -> Iterator[int]:

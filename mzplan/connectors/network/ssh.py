@@ -1,7 +1,4 @@
-"""Logs in to SSH servers.
-
-This whole module is sent to the executors (see `forwards`). They need asyncssh, but not mzplan.
-"""
+"""Logs in to SSH servers."""
 
 from __future__ import annotations
 

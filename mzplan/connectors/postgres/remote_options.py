@@ -1,7 +1,4 @@
-"""Adapts a connection string to another machine of a cluster, on which a task runs.
-
-This whole module is sent to the executors (see task_code).
-"""
+"""Adapts a connection string to another machine of a cluster, on which a task runs."""
 
 from __future__ import annotations
 

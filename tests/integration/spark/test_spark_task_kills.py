@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from mzplan.host import failpoints
 from mzplan.host.failpoints import Failpoint
 from tests.integration.committed import committed
 from tests.integration.spark_lab import Lab
@@ -41,6 +40,7 @@ def test_a_task_that_is_killed_anywhere_writes_each_row_once(
         return found
 
     lab.start(source)
+    environment = lab.spark.sparkContext.environment
     produced = 0
     for point in POINTS:
         # Staged rows are moved by the driver; and once a step is committed, another attempt finds it so.
@@ -49,8 +49,8 @@ def test_a_task_that_is_killed_anywhere_writes_each_row_once(
         lab.produce(name, *({"id": i, "customer": '"c"'} for i in range(produced, produced + ROWS)))
         produced += ROWS
         eventually("the rows are there", lambda: lab.count(source) == produced)  # noqa: B023
-        # It goes to the tasks' processes with their code; both attempts that Spark makes die of it.
-        monkeypatch.setattr(failpoints, "_armed", point.value)
+        # It is in the environment of the tasks' processes; it kills both attempts that Spark makes.
+        monkeypatch.setitem(environment, "MZPLAN_FAILPOINT", point.value)
         lab.start(*sinks.values())
         for kind in dying:
             assert lab.ended(sinks[kind], 150).error, (kind, point)
@@ -58,7 +58,7 @@ def test_a_task_that_is_killed_anywhere_writes_each_row_once(
             eventually(f"{kind} goes on", lambda k=kind: seen()[k].total() >= produced, 150)  # type: ignore[misc]  # noqa: B023
             assert lab.report(sinks[kind]).active, (kind, point, lab.report(sinks[kind]).error)
         lab.stop(*sinks.values())
-        monkeypatch.setattr(failpoints, "_armed", "")
+        monkeypatch.delitem(environment, "MZPLAN_FAILPOINT")
         assert all(max(ids.values(), default=1) == 1 for ids in seen().values()), point
         assert {kind for kind, ids in seen().items() if len(ids) < produced} == dying, point
     lab.start(*sinks.values())

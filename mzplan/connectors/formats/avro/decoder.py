@@ -2,8 +2,6 @@
 
 Each record is read with the schema that wrote it, and its fields are found by name. A record that can't be
 read doesn't fail the task: it is returned with the reason.
-
-The whole module is sent to executors (see task_code): they need pyarrow and fastavro, but no mzplan.
 """
 
 from __future__ import annotations

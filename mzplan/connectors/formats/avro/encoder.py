@@ -1,8 +1,6 @@
 """Encodes columns into Confluent's wire format: a zero, the schema's id in four bytes, and binary Avro.
 
 A field that no column fills gets the schema's default, or null.
-
-The whole module is sent to executors (see task_code): they need pyarrow and fastavro, but no mzplan.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Parsed Avro schemas of a registry.
-
-The whole module is sent to executors (see task_code).
-"""
+"""Parsed Avro schemas of a registry."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from mzplan.connectors.formats.parsers import DECODED, KEY_DECODED
 from mzplan.connectors.formats.records import MARK
 from mzplan.connectors.formats.registry import ROLE, latest, server
 from mzplan.connectors.formats.registry_http import RegistrySchemas
-from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.network.tunnels import remote_tunnel
 from mzplan.endpoints.arrow import arrow_schema
@@ -57,20 +56,8 @@ def decode_records(
         key_schema=arrow_schema(keys) if keys else None,
         tombstones=(query.body.get("envelope") or {}).get("type") == "upsert",
     )
-    ship_tasks()
     return passed_rows.mapInArrow(
         task.__call__, t.StructType([*passed_rows.schema.fields, *added_fields.fields])
-    )
-
-
-def ship_tasks() -> None:
-    """Send the decoding code to the executors."""
-    ship(
-        "mzplan.connectors.formats.avro.decoder",
-        "mzplan.connectors.formats.avro.schema",
-        "mzplan.connectors.formats.avro.values",
-        "mzplan.connectors.formats.registry_http",
-        "mzplan.model.words",
     )
 
 

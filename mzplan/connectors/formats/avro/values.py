@@ -3,8 +3,6 @@
 Supports Avro's own promotions (an int is read as a BIGINT, a float as a DOUBLE) and Spark's logical types.
 Days, milliseconds and microseconds can also be read as plain numbers. A value that doesn't fit is an error of
 its record (see decoder).
-
-The whole module is sent to executors (see task_code).
 """
 
 from __future__ import annotations

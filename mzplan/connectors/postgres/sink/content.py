@@ -10,7 +10,6 @@ import psycopg
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, incomparable
-from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted as spark_quoted
 from mzplan.connectors.postgres import identity
 from mzplan.connectors.postgres.client import connect, open_conninfo
@@ -115,7 +114,6 @@ class PostgresContent(Content):
     def rows(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions as f
 
-        ship(make_query_reader.__module__)
         count = len(self._columns) + 1
         self._counter = spark.sparkContext.accumulator(0)
         read = make_query_reader(

@@ -1,9 +1,4 @@
-"""Copies Arrow batches into a table of PostgreSQL by binary COPY.
-
-This whole module is sent to the executors (see task_code). They need pyarrow and adbc-driver-postgresql,
-but not mzplan. It uses the driver's low-level interface, because the DB-API imports pandas, which takes a
-second in each new Python worker.
-"""
+"""Copies Arrow batches into a table of PostgreSQL by binary COPY."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The ledger of written steps: SQL statements over mzplan's own tables, in which every step is recorded.
 
-This whole module is sent to the executors (see task_code).
-
 In the schema `staging_schema`:
 
 - `writers`: one row per sink and generation, with the allowed writer (epoch, query) and the last step.

@@ -1,7 +1,4 @@
-"""The postgres sink as an OutputEndpoint, if PostgreSQL accepts the rows as they are.
-
-This whole module is sent to the executors (see task_code).
-"""
+"""The postgres sink as an OutputEndpoint, if PostgreSQL accepts the rows as they are."""
 
 from __future__ import annotations
 

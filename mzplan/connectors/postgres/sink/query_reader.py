@@ -1,7 +1,4 @@
-"""The Spark task that reads a table of PostgreSQL, one range of pages at a time.
-
-This whole module is sent to the executors (see task_code). They need pyarrow and psycopg, but not mzplan.
-"""
+"""The Spark task that reads a table of PostgreSQL, one range of pages at a time."""
 
 from __future__ import annotations
 

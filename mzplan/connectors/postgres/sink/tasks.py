@@ -1,14 +1,11 @@
-"""The Spark tasks that write a step: straight into the table, or into the staging table.
-
-This whole module is sent to the executors (see task_code).
-"""
+"""The Spark tasks that write a step: straight into the table, or into the staging table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.frames.task_code import CutShortError, one_row, ship, until_end
+from mzplan.connectors.frames.task_code import CutShortError, one_row, until_end
 from mzplan.connectors.postgres.sink.copy import Copy, Session
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target, copy_into
 from mzplan.endpoints.interface import Step, Written
@@ -161,17 +158,6 @@ def _primary_message(problem: Exception) -> str:
 
 
 def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], secret: str | None) -> Task:
-    ship(
-        "mzplan.connectors.postgres.remote_options",
-        "mzplan.connectors.postgres.sink.copy",
-        "mzplan.connectors.postgres.sink.ledger",
-        "mzplan.connectors.postgres.sink.output",
-        "mzplan.connectors.postgres.types",
-        "mzplan.host.network",
-        "mzplan.host.postgres_session",
-        __name__,
-    )
-
     def write(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         import pyarrow as pa
 
