@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mzplan.connectors.api.losses import check_losses
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import (
     Output,
@@ -19,7 +18,7 @@ from mzplan.connectors.api.queries import (
     resolve_connection,
 )
 from mzplan.connectors.api.tasks import check_tasks
-from mzplan.connectors.api.upstreams import judge_upstream
+from mzplan.connectors.api.upstreams import check_losses, judge_upstream
 from mzplan.connectors.catalogue import Connectors, find_connector
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import Diagnostic, MzplanError

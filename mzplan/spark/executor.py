@@ -20,7 +20,7 @@ from mzplan.connectors.checks import check_connection, check_description, prepar
 from mzplan.connectors.formats.dead_letters import folder_of
 from mzplan.connectors.frames.merges import merge_small_files
 from mzplan.connectors.network.aws import ROLE as AWS
-from mzplan.connectors.network.aws_spark import require_packages
+from mzplan.connectors.network.aws import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
 from mzplan.connectors.releases import release_upstream, remove_generation
 from mzplan.controller.executor import (

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.formats.records import SKIPPED
-from mzplan.connectors.frames.metrics import null_times_of
+from mzplan.connectors.frames.row_hash import null_times_of
 from mzplan.model.times import instant
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import append, merge
-from mzplan.connectors.frames.metrics import with_time
-from mzplan.connectors.frames.row_hash import with_content_hash
+from mzplan.connectors.frames.row_hash import with_content_hash, with_time
 from mzplan.connectors.frames.types import quoted
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Place

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mzplan.connectors.frames.metrics import WRITTEN, oldest_of
-from mzplan.connectors.frames.row_hash import hash_from_progress
+from mzplan.connectors.frames.row_hash import WRITTEN, hash_from_progress, oldest_of
 from mzplan.controller.executor import QueryName
 from mzplan.model.address import Address
 from mzplan.model.observed import Counters

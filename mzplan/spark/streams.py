@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.formats.dead_letters import WORD, DeadLetters
-from mzplan.connectors.frames.changes import (
+from mzplan.connectors.frames.merges import (
     CHANGE_FEED,
     IS_REMOVED,
+    append,
     latest_rows,
+    merge,
     with_change,
     with_order,
     without_order,
 )
-from mzplan.connectors.frames.merges import append, merge
-from mzplan.connectors.frames.metrics import oldest, with_time
-from mzplan.connectors.frames.row_hash import with_content_hash
+from mzplan.connectors.frames.row_hash import oldest, with_content_hash, with_time
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.times import milliseconds
 from mzplan.schema.columns import Column

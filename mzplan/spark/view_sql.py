@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.frames.metrics import with_null_times
+from mzplan.connectors.frames.row_hash import with_null_times
 from mzplan.connectors.frames.types import quoted
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION

@@ -13,8 +13,8 @@ import pytest
 from adbc_driver_postgresql import dbapi
 
 from mzplan.connectors.postgres.client import connect
+from mzplan.connectors.postgres.sink.content import make_query_reader
 from mzplan.connectors.postgres.sink.copy import Copy, Session
-from mzplan.connectors.postgres.sink.query_reader import make_query_reader
 from mzplan.connectors.postgres.source.replication import SESSION, ReplicationLink
 from mzplan.connectors.postgres.tables import find_table
 from mzplan.host.postgres_session import session_statement

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mzplan.connectors.adapter.config import (
+    EndpointUpstream,
     as_error,
     endpoint_config,
     endpoint_name,
     open_endpoint,
     secret_values,
 )
-from mzplan.connectors.adapter.rows import EndpointUpstream
 from mzplan.connectors.adapter.step_reader import ReaderPlan, data_source
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from mzplan.connectors.adapter.config import as_task_error
-from mzplan.connectors.adapter.rows import StepRows, read_step, with_positions
+from mzplan.connectors.adapter.config import StepRows, as_task_error, read_step, with_positions
 from mzplan.endpoints.interface import (
     DurableInputEndpoint,
     DurableInputFactory,

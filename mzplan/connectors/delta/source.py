@@ -13,20 +13,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SourceConnector
-from mzplan.connectors.api.losses import list_names
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
-from mzplan.connectors.api.upstreams import another_upstream, start_over_hint
+from mzplan.connectors.api.upstreams import another_upstream, list_names, start_over_hint
 from mzplan.connectors.delta.column_types import column_types, holds
-from mzplan.connectors.delta.losses import count_lost_rows
-from mzplan.connectors.delta.table import open_table
+from mzplan.connectors.delta.table import count_lost_rows, open_table
 from mzplan.connectors.formats.parsers import column_parser
 from mzplan.connectors.formats.records import MARK, Records, check_records
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.changes import CHANGE_FEED, exists_after, with_change
 from mzplan.connectors.frames.files import row_clock
+from mzplan.connectors.frames.merges import CHANGE_FEED, exists_after, with_change
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws import ROLE as AWS
-from mzplan.connectors.network.aws_spark import uri_of, use_s3
+from mzplan.connectors.network.aws import uri_of, use_s3
 from mzplan.connectors.network.folders import folder_of, folder_problems, route
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.first_copy import FirstCopy

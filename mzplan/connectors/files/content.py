@@ -1,33 +1,100 @@
-"""The rows and steps that a files sink has written into a folder, for `mzplan verify`."""
+"""The rows and steps that a files sink has written into a folder, for `mzplan verify`.
+
+Lists the files that a files sink has written, without Spark. Together, they have each row once.
+
+Spark's file sink lists the valid files in `_spark_metadata`; an unlisted file was left by a killed attempt.
+Spark itself reads only listed files. Other readers can get the list here:
+
+    from mzplan.connectors.files.content import committed_files
+    table = pyarrow.parquet.ParquetDataset(committed_files("/lake/orders")).read()
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, hash_files, incomparable
-from mzplan.connectors.files.manifest import COMPACT, LOG, files_of, hadoop_path, open_list, read_list
 from mzplan.connectors.formats.parsers import csv_options
 from mzplan.connectors.formats.written import row_to_csv, row_to_json
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.files import EXACT_FILES, EXACT_PARTITIONED_FILES, as_stored
 from mzplan.connectors.frames.types import quoted
-from mzplan.connectors.network.aws_spark import use_s3
+from mzplan.connectors.network.aws import use_s3
 from mzplan.connectors.network.folders import folder_of
 from mzplan.endpoints.arrow import arrow_type
 from mzplan.endpoints.interface import Step, Written
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.folder import exists, read_text
+from mzplan.warehouse.folder import Folder, exists, open_folder, read_text
 from mzplan.warehouse.partitions import NULL, typed
+from mzplan.warehouse.paths import local_path
 
 if TYPE_CHECKING:
     from pyarrow import Scalar
     from pyspark.sql import DataFrame, SparkSession
+
+LOG = "_spark_metadata"
+COMPACT = ".compact"
+_VERSION = "v1"
+
+
+def committed_files(folder: str | Path) -> list[str]:
+    """Return the paths of the valid files, in the order of their steps. Empty before the first step.
+
+    The list contains all files of a step or none, even while the step is being written. Raises ValueError for
+    a list in an unknown version.
+    """
+    return read_list(str(folder))[1]
+
+
+def read_list(folder: str) -> tuple[int, list[str]]:
+    """Return the newest step in the list (-1 for none), and the files of all steps. Raises ValueError, and
+    OSError for storage errors."""
+    log = open_list(folder)
+    names = log.names()
+    # A compacted entry lists its own files and the files of all entries before it.
+    compacted = max((int(n.removesuffix(COMPACT)) for n in names if n.endswith(COMPACT)), default=-1)
+    later = sorted(int(name) for name in names if name.isdecimal() and int(name) > compacted)
+    entries = [f"{compacted}{COMPACT}"] if compacted >= 0 else []
+    files = [file for entry in [*entries, *map(str, later)] for file in files_of(log, entry) or ()]
+    return max([compacted, *later]), files
+
+
+def open_list(folder: str) -> Folder:
+    """Open the list in a folder. Its entries are named `3` or `9.compact`."""
+    return open_folder(f"{folder}/{LOG}")
+
+
+def files_of(log: Folder, entry: str) -> list[str] | None:
+    """Return the files of an entry, or None if it is missing. Raises ValueError, and OSError for storage
+    errors."""
+    data = log.read(entry)
+    if data is None:
+        return None
+    version, *lines = data.decode().splitlines()
+    if version != _VERSION:
+        raise ValueError(f"{entry} in {LOG} is of version {version!r}, not {_VERSION!r}")
+    files = (json.loads(line) for line in lines)
+    return [_path(file["path"]) for file in files if file.get("action", "add") == "add"]
+
+
+def hadoop_path(file: str) -> str:
+    """Return a listed file's path as Hadoop and Spark write it: without the percent-encoding of a URI."""
+    return file if local_path(file) is not None else unquote(file)
+
+
+def _path(uri: str) -> str:
+    """Return an entry's URI as a local path or, in an object store, unchanged."""
+    parts = urlsplit(uri)
+    return unquote(parts.path) if parts.scheme in ("", "file") else uri
+
 
 _LINE = "_mzplan_line"
 _CSV = csv_options({})

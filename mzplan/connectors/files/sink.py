@@ -1,29 +1,159 @@
-"""The files sink: Spark's own file stream, which lists the valid files in `_spark_metadata`."""
+"""The files sink: Spark's own file stream, which lists the valid files in `_spark_metadata`.
+
+Checks whether a folder's existing Parquet files have the types that its sink writes.
+
+Readers refuse a folder in which a column has two types, but Spark would write one without an error.
+
+Checks whether a folder's existing files have the sink's partition columns.
+
+Readers refuse a folder with several sets of partition columns, but Spark would write one without an error.
+"""
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.outputs import may_be_null
+from mzplan.connectors.api.probes import with_time_limit
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, unfit_target
-from mzplan.connectors.files.content import FilesContent, FilesRecorded
-from mzplan.connectors.files.manifest import LOG
-from mzplan.connectors.files.parquet_types import unfit_files
-from mzplan.connectors.files.partition_folders import unfit_partition_folders
+from mzplan.connectors.files.content import LOG, FilesContent, FilesRecorded, read_list
 from mzplan.connectors.formats.written import WRITER_OPTIONS, as_written, unfit_keys
 from mzplan.connectors.frames.files import as_stored
-from mzplan.connectors.frames.metrics import with_count
-from mzplan.connectors.network.aws_spark import use_s3
-from mzplan.connectors.network.folders import folder_of, route, target_problems, unfit_partitions
+from mzplan.connectors.frames.row_hash import with_count
+from mzplan.connectors.network.aws import use_s3
+from mzplan.connectors.network.folders import (
+    are_same_columns,
+    folder_of,
+    open_below,
+    partition_mismatch,
+    rewrite_hint,
+    route,
+    target_problems,
+    unfit_partitions,
+)
 from mzplan.model.diagnostics import Diagnostic, error
+from mzplan.model.words import one_line
 from mzplan.schema.columns import POSITION
+from mzplan.warehouse.paths import local_path
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_MAX_FOLDERS = 40  # folders to search
+_MAX_PER_COLUMNS = 8  # folders to search for the same columns: truncating leaves empty folders behind
+
+
+def unfit_partition_folders(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
+    """Return MZ053 for a folder with files of the sink's format under other partition columns. Checks only
+    before the sink's first step, because later on, other files don't belong to the target."""
+    try:
+        if query.checkpoint is not None and query.checkpoint.log.has_begun():
+            return []
+        has_list = LOG in with_time_limit(lambda: open_below(query, folder).names())
+        if has_list and empties_target(query):
+            return []  # they will be removed
+        combinations = with_time_limit(lambda: _partition_columns(query, folder))
+    except (OSError, TimeoutError, ValueError):  # the start reports the problem
+        return []
+    wanted = query.body.get("partition_by", ())
+    other_columns = next((names for names in combinations if not are_same_columns(names, wanted)), None)
+    if other_columns is None:
+        return []
+    printable_names = [one_line(name) for name in other_columns]  # folder names may contain any bytes
+    return [partition_mismatch(query, folder, printable_names, can_rewrite=has_list)]
+
+
+def _partition_columns(query: ResolvedQuery, folder: str) -> list[tuple[str, ...]]:
+    """Return the combinations of columns that the files' folders are named after, outermost column first."""
+    ending = f".{query.body['format']['type']}"
+    combinations: dict[tuple[str, ...], None] = {}
+    visits: Counter[tuple[str, ...]] = Counter()
+    queue: deque[tuple[str, tuple[str, ...]]] = deque([("", ())])
+    while queue and visits.total() < _MAX_FOLDERS:
+        inner, columns = queue.popleft()
+        if visits[columns] >= _MAX_PER_COLUMNS:
+            continue
+        visits[columns] += 1
+        queued_counts: Counter[tuple[str, ...]] = Counter()
+        for name in open_below(query, folder, inner).names():
+            if name.startswith("_"):
+                continue
+            if ending in name:
+                combinations[columns] = None
+            elif "=" in name:
+                inner_columns = (*columns, unquote(name.partition("=")[0]))
+                queued_counts[inner_columns] += 1
+                if queued_counts[inner_columns] <= _MAX_PER_COLUMNS:
+                    queue.append((f"{inner}/{name}", inner_columns))
+    return list(combinations)
+
+
+_NAMES = {
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "STRING",
+    "large_string": "STRING",
+    "binary": "BINARY",
+    "date32[day]": "DATE",
+}
+
+
+def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
+    """Return MZ053 if a column's type in the newest file differs from the type that the sink writes.
+
+    Missing and additional columns are fine, because readers accept them. Checks only folders on this machine.
+    """
+    begins = query.checkpoint is not None and not query.checkpoint.log.has_begun()
+    if local_path(folder) is None or (begins and empties_target(query)):
+        return []  # In an object store, Spark reports it. Files that will be removed don't matter.
+    types = _types_in(folder)
+    mismatches = [
+        f"{output.name} is {stored} in the files, but the sink writes {output.type}"
+        for output in outputs
+        if output.type in _NAMES.values()
+        and (stored := types.get(output.name.lower(), output.type)) != output.type
+    ]
+    if not mismatches:
+        return []
+    return [
+        unfit_target(
+            query,
+            f"The column types of the files in {folder} don't fit {query.address}",
+            f"{'; '.join(mismatches)}. Readers refuse a folder with both types.",
+            f"cast or rename the column in `select`; or use another path; or {rewrite_hint(query)}.",
+        )
+    ]
+
+
+def _types_in(folder: str) -> dict[str, str]:
+    """Return the type of each column in the newest readable file. Leaves out nested types and timestamps."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        files = read_list(folder)[1]
+    except (OSError, ValueError):  # the sink's start reports it
+        return {}
+    for file in reversed(files[-3:]):  # the last one may be empty, or removed by somebody
+        try:
+            fields: Sequence[pa.Field] = list(pq.read_schema(file))
+        except (OSError, pa.ArrowInvalid):
+            continue
+        return {field.name.lower(): name for field in fields if (name := _NAMES.get(str(field.type)))}
+    return {}
+
 
 _NOT_IN_CSV = ("ARRAY", "MAP", "STRUCT", "BINARY")
 

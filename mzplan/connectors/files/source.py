@@ -11,17 +11,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import AdoptingSource, SourceConnector
-from mzplan.connectors.api.losses import list_names
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
-from mzplan.connectors.api.upstreams import another_upstream
+from mzplan.connectors.api.upstreams import another_upstream, list_names
 from mzplan.connectors.files.named_folders import (
     NamedFolders,
+    check_quotes,
     is_read,
     named_columns,
     optional,
     with_folder_values,
 )
-from mzplan.connectors.files.open_quotes import check_quotes
 from mzplan.connectors.formats.parsers import (
     CORRUPT,
     column_parser,
@@ -35,7 +34,7 @@ from mzplan.connectors.formats.records import Records, check_records
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.files import EXACT_FILES, row_clock
 from mzplan.connectors.frames.types import ddl
-from mzplan.connectors.network.aws_spark import use_s3
+from mzplan.connectors.network.aws import use_s3
 from mzplan.connectors.network.folders import (
     files_below,
     folder_of,

@@ -17,7 +17,7 @@ from mzplan.connectors.frames import functions as f
 from mzplan.connectors.kafka.options import librdkafka_options, reader_options
 from mzplan.connectors.kafka.problems import KafkaProblems, transaction_of
 from mzplan.connectors.kafka.step_record import KafkaStepRecord
-from mzplan.connectors.network.aws_spark import require_packages
+from mzplan.connectors.network.aws import require_packages
 from mzplan.endpoints.interface import Step, Written
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from mzplan.connectors.api.connector import LastTimes
-from mzplan.connectors.api.losses import list_names
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.api.upstreams import start_over_hint
+from mzplan.connectors.api.upstreams import list_names, start_over_hint
 from mzplan.connectors.kafka.client import Client, ClusterError, answer
 from mzplan.connectors.kafka.options import route
 from mzplan.connectors.kafka.probe import KafkaProbe, identify, topic_difference

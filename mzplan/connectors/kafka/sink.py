@@ -15,16 +15,15 @@ from mzplan.connectors.formats.records import MARK
 from mzplan.connectors.formats.registry import check_sink, schema_to_write
 from mzplan.connectors.formats.written import row_to_json, to_json, unfit_keys
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.changes import latest_rows
-from mzplan.connectors.frames.metrics import with_count
-from mzplan.connectors.frames.row_hash import row_hash
+from mzplan.connectors.frames.merges import latest_rows
+from mzplan.connectors.frames.row_hash import row_hash, with_count
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.kafka.client import ClusterError
 from mzplan.connectors.kafka.content import KafkaContent, KafkaRecorded
 from mzplan.connectors.kafka.options import route, writer_options
 from mzplan.connectors.kafka.probe import KafkaProbe, is_compacted
 from mzplan.connectors.kafka.transactional_writer import TransactionalWriter, compare_target
-from mzplan.connectors.network.aws_spark import require_packages
+from mzplan.connectors.network.aws import require_packages
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.columns import CHANGE, DELETE, POSITION
 from mzplan.warehouse.content_hash import HASH

@@ -1,8 +1,15 @@
-"""The kafka source: Spark's own Kafka stream."""
+"""The kafka source: Spark's own Kafka stream.
+
+Avro records of a Kafka stream, decoded by Python tasks (see decoder).
+
+Spark's own from_avro needs the schemas when a query starts, so it couldn't read records whose schema is
+registered later.
+"""
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,17 +18,28 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import AdoptingSource, SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.formats import dead_letters
-from mzplan.connectors.formats.avro.stream import decode_records
+from mzplan.connectors.formats.avro.decoder import Task
 from mzplan.connectors.formats.debezium import Debezium, members, with_envelope, without_tombstones
 from mzplan.connectors.formats.envelopes import Envelope, Tombstones
-from mzplan.connectors.formats.parsers import ParsedRecord, parser_of, raw_format_of, without_frame
-from mzplan.connectors.formats.records import Records, check_records
-from mzplan.connectors.formats.registry import ROLE, check_source
+from mzplan.connectors.formats.parsers import (
+    DECODED,
+    KEY_DECODED,
+    ParsedRecord,
+    parser_of,
+    raw_format_of,
+    without_frame,
+)
+from mzplan.connectors.formats.records import MARK, Records, check_records
+from mzplan.connectors.formats.registry import ROLE, check_source, latest, server
+from mzplan.connectors.formats.registry_http import RegistrySchemas
 from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.kafka.options import reader_options, route, writer_options
 from mzplan.connectors.kafka.positions import KafkaPositions
 from mzplan.connectors.kafka.probe import compare_upstreams, identify
-from mzplan.connectors.network.aws_spark import require_packages
+from mzplan.connectors.network.aws import require_packages
+from mzplan.connectors.network.tunnels import remote_tunnel
+from mzplan.endpoints.arrow import arrow_schema
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.times import instant
 from mzplan.schema.columns import Column
@@ -29,6 +47,65 @@ from mzplan.schema.source_columns import included_columns, record_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_PASSED = ("value", "partition", "offset", "timestamp")
+
+
+def decode_records(
+    rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], keys: Sequence[Column] = ()
+) -> DataFrame:
+    """Add the column `DECODED` to a Kafka stream: the record's columns, or the reason why it has none.
+
+    `value` becomes empty, unless it is NULL or needed for dead letters.
+
+    `keys` are the columns of the records' keys. With them, deletes have a column `KEY_DECODED` (see
+    decoder.Task). Raises MzplanError if the registry doesn't return the topic's schema.
+    """
+    from pyspark.sql import types as t
+
+    newest = latest(query)
+    passed_rows = rows.select(*_PASSED, *_other_columns(query))
+    fields = [f"{DECODED} STRUCT<r: STRUCT<{ddl(columns)}>, e: STRING>"]
+    if keys:
+        fields.append(f"{KEY_DECODED} STRUCT<r: STRUCT<{ddl(keys)}>, e: STRING>")
+    added_fields: Any = t.StructType.fromDDL(", ".join(fields))
+    task = Task(
+        schemas=_schemas(query, {newest.id: newest.schemas}),
+        record_schema=arrow_schema(columns),
+        newest=newest.schemas,
+        column=DECODED,
+        keeps_values=query.body["on_error"] == "dead-letter",
+        keys=KEY_DECODED if keys else "",
+        key_schema=arrow_schema(keys) if keys else None,
+        tombstones=(query.body.get("envelope") or {}).get("type") == "upsert",
+    )
+    return passed_rows.mapInArrow(
+        task.__call__, t.StructType([*passed_rows.schema.fields, *added_fields.fields])
+    )
+
+
+def _schemas(query: ResolvedQuery, known: Mapping[int, Sequence[str]]) -> RegistrySchemas:
+    registry = query.connections[ROLE]
+    registry_server = server(registry, query.directory)
+    return RegistrySchemas(
+        server=registry_server,
+        run=uuid.uuid4().hex,
+        known=known,
+        tunnel=remote_tunnel(registry, *registry_server.host_and_port, query.directory),
+        name=str(registry.address),
+        mark=MARK,
+    )
+
+
+def _other_columns(query: ResolvedQuery) -> list[str]:
+    """Return which of a record's key and headers are needed.
+
+    A record without a value deletes by its key, and a malformed record is stored with its key."""
+    included = {*included_columns(query.description.type, query.body)}
+    if query.keys or query.body["on_error"] == "dead-letter":
+        included.add("key")
+    return [name for name in ("key", "headers") if name in included]
+
 
 # Milliseconds that a task waits for records that the broker has reported. Spark's default, two minutes, would
 # occupy a core that long if a broker dies during a batch.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import Any
 
-from mzplan.connectors.adapter.rows import endpoint_steps
+from mzplan.connectors.adapter.config import endpoint_steps
 from mzplan.connectors.adapter.source import step_of
 from mzplan.connectors.local.steps import LocalSteps
 from mzplan.connectors.local.turn import Turn

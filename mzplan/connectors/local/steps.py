@@ -22,15 +22,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mzplan.connectors.local.step_files import (
+from mzplan.connectors.local.turn import (
+    AppendedStep,
     DamagedStepError,
     StepFile,
+    Turn,
     index_of,
     is_separate,
     key_of,
     step_of,
 )
-from mzplan.connectors.local.turn import AppendedStep, Turn
 from mzplan.endpoints.interface import Step, StepError, checked_step
 from mzplan.warehouse.folder import decoding, open_folder
 

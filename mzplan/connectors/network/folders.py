@@ -12,8 +12,7 @@ from mzplan.connectors.api.probes import with_time_limit
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import unfit_target
 from mzplan.connectors.network.aws import ROLE as AWS
-from mzplan.connectors.network.aws import arrow_filesystem
-from mzplan.connectors.network.aws_spark import as_s3a
+from mzplan.connectors.network.aws import arrow_filesystem, as_s3a
 from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.warehouse.folder import Folder, LocalFolder, RemoteFolder, file_system

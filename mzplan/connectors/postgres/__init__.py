@@ -34,7 +34,7 @@ def _sink() -> SinkConnector:
 
 
 def _reach(query: ResolvedQuery) -> Diagnostic | None:
-    from mzplan.connectors.postgres.probe import reach
+    from mzplan.connectors.postgres.identity import reach
 
     return reach(query)
 

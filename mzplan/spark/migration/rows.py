@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.frames.changes import latest_rows
-from mzplan.connectors.frames.merges import append, writing_as
+from mzplan.connectors.frames.merges import append, latest_rows, writing_as
 from mzplan.connectors.releases import transfer_release
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.targets import PLACE, incomparable
 from mzplan.connectors.api.tasks import ReplayedSteps
-from mzplan.connectors.frames.changes import EXISTS, VERSION
+from mzplan.connectors.frames.merges import EXISTS, VERSION
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import quoted
 from mzplan.host.failpoints import Failpoint, failpoint

@@ -14,7 +14,7 @@ import yaml
 
 from mzplan.config import load_configuration
 from mzplan.connectors.api.queries import Output
-from mzplan.connectors.frames.changes import IS_REMOVED
+from mzplan.connectors.frames.merges import IS_REMOVED
 from mzplan.connectors.frames.types import ddl, ddl_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from mzplan.connectors.delta.sink import _merge_latest
 from mzplan.connectors.formats.envelopes import Tombstones
 from mzplan.connectors.formats.parsers import parser_of, without_frame
-from mzplan.connectors.frames.changes import latest_rows
+from mzplan.connectors.frames.merges import latest_rows
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.snapshot import snapshot_of
 from tests.integration.committed import committed

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mzplan.connectors.adapter.rows import StepRows
+from mzplan.connectors.adapter.config import StepRows
 from mzplan.connectors.adapter.source import step_of
 from mzplan.connectors.kafka.positions import _offsets_in
 from mzplan.connectors.local.source import LocalFactory

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mzplan.connectors.files.named_folders import depth_of, is_read
-from mzplan.connectors.files.open_quotes import open_quote
+from mzplan.connectors.files.named_folders import depth_of, is_read, open_quote
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,8 @@ import pytest
 from adbc_driver_manager import AdbcStatusCode, IntegrityError
 
 from mzplan.connectors.api.queries import ResolvedConnection
-from mzplan.connectors.postgres.client import conninfo, remote_options_of
-from mzplan.connectors.postgres.remote_options import RemoteOptions
-from mzplan.connectors.postgres.sink import query_reader, tasks
+from mzplan.connectors.postgres.client import RemoteOptions, conninfo, remote_options_of
+from mzplan.connectors.postgres.sink import content, tasks
 from mzplan.connectors.postgres.sink.output import Target
 from mzplan.warehouse.content_hash import HASH
 from tests.certificates import make_certificate
@@ -60,9 +59,9 @@ def test_large_rows_are_read_in_small_batches(monkeypatch: pytest.MonkeyPatch) -
     copy = connection.__enter__().cursor().__enter__().copy().__enter__()
     copy.rows.return_value = iter([("x" * 40, None)] * 5)
     monkeypatch.setattr(psycopg, "connect", lambda conninfo, autocommit: connection)
-    monkeypatch.setattr(query_reader, "_BYTES", 100)
+    monkeypatch.setattr(content, "_BYTES", 100)
     counter = SimpleNamespace(add=lambda count: None)
-    read = query_reader.make_query_reader("", ["BEGIN"], ["SELECT"], 2, counter, None)
+    read = content.make_query_reader("", ["BEGIN"], ["SELECT"], 2, counter, None)
     batches = read([pa.RecordBatch.from_arrays([pa.array([0])], names=["id"])])
     assert [batch.num_rows for batch in batches] == [3, 2]
 
@@ -115,7 +114,7 @@ def test_a_task_trusts_the_certificates_of_its_machine(
 ) -> None:
     found = remote_options_of(connection(1, mode="verify-full"), str(tmp_path))
     assert found == RemoteOptions(use_system_roots=True)
-    monkeypatch.setattr("mzplan.connectors.postgres.remote_options.system_roots", lambda: "/it's/here")
+    monkeypatch.setattr("mzplan.connectors.postgres.client.system_roots", lambda: "/it's/here")
     with found.options() as options:
         assert options.strip() == r"sslrootcert='/it\'s/here'"
     assert remote_options_of(connection(1, mode="prefer"), str(tmp_path)) is None

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.queries import SinkRun, empties_target
 from mzplan.connectors.api.targets import different_rows_error, unknown_step, warn_repeated
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.changes import EXISTS
+from mzplan.connectors.frames.merges import EXISTS
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import in_one_task
-from mzplan.connectors.postgres.client import connect, hang_up, open_conninfo, remote_options_of
+from mzplan.connectors.postgres.client import (
+    RemoteOptions,
+    connect,
+    hang_up,
+    open_conninfo,
+    remote_options_of,
+)
 from mzplan.connectors.postgres.identity import check_database, record_target
 from mzplan.connectors.postgres.problems import Problem
-from mzplan.connectors.postgres.remote_options import RemoteOptions
 from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
-from mzplan.connectors.postgres.sink.refusals import REFUSED, explain_batch_error
+from mzplan.connectors.postgres.sink.refusals import REFUSED, explain_batch_error, unstorable_text_error
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
 from mzplan.connectors.postgres.sink.staging import (
     Move,
@@ -30,7 +35,6 @@ from mzplan.connectors.postgres.sink.staging import (
 )
 from mzplan.connectors.postgres.sink.target_probe import usable_table
 from mzplan.connectors.postgres.sink.tasks import REPORT, run_on_driver, staging_task, straight_task
-from mzplan.connectors.postgres.sink.unstorable_text import unstorable_text_error
 from mzplan.connectors.postgres.sink.writer import Writer, writer_of
 from mzplan.connectors.postgres.tables import Connection, Table, fetch_row
 from mzplan.endpoints.interface import Written

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mzplan.connectors.api.connector import Ddl
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.postgres.problems import route
-from mzplan.connectors.postgres.statements import (
+from mzplan.connectors.postgres.tables import (
     grant,
     grant_on_schema,
     psql_connect,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.postgres.remote_options import RemoteOptions
+from mzplan.connectors.postgres.client import RemoteOptions
 from mzplan.connectors.postgres.sink.copy import Copy, Session
 from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.endpoints.interface import Step, StepError, Written, checked_step

@@ -12,8 +12,7 @@ from mzplan.connectors.api.outputs import never_null_outputs
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery
 from mzplan.connectors.api.targets import unreadable
 from mzplan.connectors.formats.written import unfit_keys
-from mzplan.connectors.postgres.identity import compare_target, identify, written_steps
-from mzplan.connectors.postgres.probe import Check
+from mzplan.connectors.postgres.identity import Check, compare_target, identify, written_steps
 from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason
 from mzplan.connectors.postgres.sink.definition import create_table, key_of, shown_table
 from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck

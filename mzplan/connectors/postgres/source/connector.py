@@ -12,7 +12,7 @@ from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream
 from mzplan.connectors.postgres.client import probe_timeout_s
-from mzplan.connectors.postgres.probe import ServerProbe
+from mzplan.connectors.postgres.identity import ServerProbe
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
 from mzplan.connectors.postgres.source.slots import Names, find_slot, session, unpublish

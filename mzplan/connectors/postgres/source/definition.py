@@ -5,7 +5,7 @@ from __future__ import annotations
 from mzplan.connectors.api.connector import Ddl
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.problems import route
-from mzplan.connectors.postgres.statements import (
+from mzplan.connectors.postgres.tables import (
     allow_replication,
     grant,
     grant_on_database,

@@ -23,14 +23,13 @@ from mzplan.connectors.api.probes import with_time_limit
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.client import probe_timeout_s
 from mzplan.connectors.postgres.identity import timeline_of
-from mzplan.connectors.postgres.source.backlog import Backlog
+from mzplan.connectors.postgres.source.backlog import Backlog, LeafPartitions
 from mzplan.connectors.postgres.source.continuity import (
     Shapes,
     check_slot,
     check_tables,
     check_timeline,
 )
-from mzplan.connectors.postgres.source.partitions import LeafPartitions
 from mzplan.connectors.postgres.source.reader import PartReader
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import LogEnd, Names, advance, session, tables_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
-from mzplan.connectors.postgres.identity import identify
-from mzplan.connectors.postgres.probe import Check
+from mzplan.connectors.postgres.identity import Check, identify
 from mzplan.connectors.postgres.source.slots import (
     NO_TABLE,
     Limits,
@@ -18,8 +17,14 @@ from mzplan.connectors.postgres.source.slots import (
 )
 from mzplan.connectors.postgres.source.table_probe import TableCheck
 from mzplan.connectors.postgres.source.upstream_problems import NO_SLOT_LEFT, NO_WALSENDER, WAL_LEVEL
-from mzplan.connectors.postgres.statements import allow_replication, create_publication, table_sql
-from mzplan.connectors.postgres.tables import Connection, Table, find_table
+from mzplan.connectors.postgres.tables import (
+    Connection,
+    Table,
+    allow_replication,
+    create_publication,
+    find_table,
+    table_sql,
+)
 from mzplan.connectors.postgres.types import quoted, split_name
 from mzplan.model.diagnostics import Diagnostic
 
