@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.connectors.adoption import ensure_adoptable
 from mzplan.connectors.api.connector import AdoptingSource
+from mzplan.features.state.adoption import ensure_adoptable
 from mzplan.model.address import Address
 from mzplan.warehouse import foreign_query, storage
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path

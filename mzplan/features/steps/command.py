@@ -28,8 +28,7 @@ from mzplan.warehouse.paths import absolute
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Upstream
-    from mzplan.features.steps.content import Comparison
-    from mzplan.features.steps.recomputation import Recomputation
+    from mzplan.features.steps.content import Comparison, Recomputation
     from mzplan.features.steps.verification import VerifiedTarget
     from mzplan.model.state import ResourceState, State
     from mzplan.operations.project import Project

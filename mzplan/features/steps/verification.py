@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from mzplan.endpoints.interface import Written
-from mzplan.features.steps.recomputation import Recomputation, recompute
+from mzplan.features.steps.content import Recomputation, recompute
 from mzplan.features.steps.steps import Range, history_of, in_range, input_history, readable
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error, notice

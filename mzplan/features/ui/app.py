@@ -20,9 +20,8 @@ from mzplan.features.ui.follower import Follower, View
 from mzplan.features.ui.frame import document, page
 from mzplan.features.ui.graph_page import CONDITIONS, graph_page
 from mzplan.features.ui.history_page import difference_page, history_page, origin, serial_page
-from mzplan.features.ui.open_page import open_page
 from mzplan.features.ui.overview import Overview, origin_of
-from mzplan.features.ui.queries_page import queries_page
+from mzplan.features.ui.queries_page import open_page, queries_page
 from mzplan.features.ui.resource_page import logs_page, resource_page
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError

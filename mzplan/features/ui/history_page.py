@@ -1,16 +1,54 @@
-"""The history: all commits, one serial, or the difference of two serials as a plan."""
+"""The history: all commits, one serial, or the difference of two serials as a plan.
+
+A table of past events: of a query, or of a serial.
+"""
 
 from __future__ import annotations
 
-from mzplan.features.ui.event_table import event_table
-from mzplan.features.ui.frame import chip, facts, scrolled
+from mzplan.features.ui.frame import chip, facts, moment, scrolled
 from mzplan.model.history import CommitRecord, HistoryEntry
 from mzplan.model.plan import ACTIONS
 from mzplan.operations.commits import changes_between, changes_of, entry_of
-from mzplan.operations.events import events_of_serial
+from mzplan.operations.events import EventList, events_of_serial
+from mzplan.render.event_text import summary
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.plan_page import plan_view, search_field
+from mzplan.store.event_log import LoggedEvent, seconds_of
 from mzplan.store.store import Store
+
+_MAX_EVENTS = 100  # events
+_EVENT_COLUMNS = ("When", "What", "Query", "Why")
+_LOOKS = {
+    "failed": "failed",
+    "refused": "rejected",
+    "stopped": "stopped",
+    "started": "running",
+    "healed": "running",
+}
+
+
+def event_table(title: str, events: EventList) -> Content:
+    """Return the events as a table in their order, or None without events."""
+    if not events.events:
+        return None
+    rows = [_event_row(event) for event in events.events[:_MAX_EVENTS]]
+    head = element("thead", element("tr", [element("th", name, scope="col") for name in _EVENT_COLUMNS]))
+    table = element("table", head, element("tbody", rows), id="events")
+    return [element("h2", title), scrolled(table, title)]
+
+
+def _event_row(logged: LoggedEvent) -> Markup:
+    event = logged.event
+    serial = event.cause.serial if event.cause is not None else 0
+    link = element("a", f"serial {serial}", href=f"/history/{serial}") if serial else None
+    return element(
+        "tr",
+        element("td", moment(seconds_of(event))),
+        element("td", chip(event.kind, _LOOKS.get(event.kind, "quiet"))),
+        element("td", str(event.address or f"instance {logged.instance}")),
+        element("td", summary(event), " ", link, class_="wide"),
+    )
+
 
 _MAX_SERIALS = 200  # serials; `mzplan history` lists all
 _COLUMNS = ("Serial", "When", "Who", "What", "Message", "Ended")

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from mzplan.features.ui.error_page import linked
-from mzplan.features.ui.event_table import event_table
+from mzplan.features.ui.follower import Point, Samples
 from mzplan.features.ui.frame import chip, facts, moment, scrolled
 from mzplan.features.ui.graph_page import drawing, resource_link
+from mzplan.features.ui.history_page import event_table
 from mzplan.features.ui.overview import Overview, declaration
-from mzplan.features.ui.samples import Point, Samples
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import MEASURES, Condition, Observation

@@ -1,27 +1,152 @@
-"""Serves the pages until it is interrupted."""
+"""Serves the pages until it is interrupted.
+
+Serves several environments of a project at one address. A cookie names a browser's environment.
+
+Closes idle connections in time, and earlier if the server runs out of places.
+
+uvicorn times out a connection after an answer, but not before or during a request. All this happens before
+any credentials are checked.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import os
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from starlette.types import ASGIApp
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mzplan.features.ui.access import Access, AccessGuard
 from mzplan.features.ui.app import make_app
-from mzplan.features.ui.connections import MAX_CONNECTIONS, Connection
-from mzplan.features.ui.environments import Environments
 from mzplan.features.ui.follower import Follower
+from mzplan.features.ui.frame import document, environment_links
 from mzplan.features.ui.overview import OverviewReader
-from mzplan.model.diagnostics import error, refusal, usage_error
+from mzplan.model.diagnostics import MzplanError, error, refusal, usage_error
 from mzplan.operations.project import Project
+from mzplan.render.diagnostics import render_diagnostics
+from mzplan.render.html import element
+
+HEADER_SECONDS = 10.0  # seconds within which a request's head must arrive
+MAX_PER_CLIENT = 64  # connections of one address: a browser has six
+MAX_CONNECTIONS = 200  # connections in total
+
+
+class Connection(H11Protocol):
+    """A connection of uvicorn.
+
+    If its client has no place left, the client's oldest waiting connection is closed. If the server has no
+    place left, the oldest waiting connection of all clients is closed."""
+
+    waiting_since = 0.0  # the loop's time
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.waiting_since = self.loop.time()
+        self._check_later(HEADER_SECONDS)
+        others = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, Connection) and connection is not self
+        ]
+        from_client = [connection for connection in others if connection.network == self.network]
+        for group, limit in ((from_client, MAX_PER_CLIENT), (others, MAX_CONNECTIONS - 1)):
+            if len(group) >= limit:
+                candidates = [connection for connection in group if connection.is_waiting]
+                if not candidates and group is others:
+                    return  # all are busy: uvicorn answers 503
+                min(candidates, key=lambda connection: connection.waiting_since, default=self).close()
+                return
+
+    @property
+    def network(self) -> str:
+        """The client's address; for IPv6 its first half, which identifies the network."""
+        try:
+            address = ip_address((self.client or ("",))[0])
+        except ValueError:
+            return ""
+        return address.exploded[:19] if isinstance(address, IPv6Address) else str(address)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no request is in progress."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def close(self) -> None:
+        """Close the connection; it no longer counts."""
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        self.waiting_since = self.loop.time()
+        super().on_response_complete()
+
+    def _check_later(self, seconds: float) -> None:
+        self.loop.call_later(seconds, self._check)
+
+    def _check(self) -> None:
+        if self.transport.is_closing():
+            return
+        remaining = (
+            self.waiting_since + HEADER_SECONDS - self.loop.time() if self.is_waiting else HEADER_SECONDS
+        )
+        if remaining <= 0:
+            self.close()
+        else:
+            self._check_later(remaining)
+
+
+COOKIE = "mzplan_environment"
+_PATH = "/environment/"
+
+
+class Environments:
+    """The pages of each environment in `names`. `open_app` opens an environment's pages on first use.
+
+    Without a valid cookie, the environment is `first`. Runs behind the AccessGuard: the cookie only selects
+    an environment, and permits nothing."""
+
+    def __init__(self, first: str, names: Sequence[str], open_app: Callable[[str], ASGIApp]):
+        self._first, self._names, self._open_app = first, names, open_app
+        self._apps: dict[str, ASGIApp] = {}
+        self._opening = threading.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = str(scope["path"])
+        chosen = path.removeprefix(_PATH) if path.startswith(_PATH) else ""
+        if chosen in self._names:
+            answer: Response = RedirectResponse("/", 303)
+            answer.set_cookie(COOKIE, chosen, httponly=True, samesite="strict")
+            return await answer(scope, receive, send)
+        name = cookie_parser(Headers(scope=scope).get("cookie", "")).get(COOKIE, "")
+        app = await run_in_threadpool(self._app, name if name in self._names else self._first)
+        return await app(scope, receive, send)
+
+    def _app(self, name: str) -> ASGIApp:
+        with self._opening:
+            if name not in self._apps:
+                try:
+                    self._apps[name] = self._open_app(name)
+                except MzplanError as problem:  # the next request tries again
+                    report = element("pre", render_diagnostics(problem.diagnostics, False), class_="box told")
+                    links = environment_links(self._names, name)
+                    body = element("body", element("header", links), element("main", report))
+                    return HTMLResponse(document("Problem", (), body), 503)
+            return self._apps[name]
+
 
 TOKEN_VARIABLE = "MZPLAN_UI_TOKEN"
 MIN_TOKEN = 16  # characters of a token

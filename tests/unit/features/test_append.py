@@ -21,8 +21,8 @@ from mzplan.connectors.local import numbering
 from mzplan.connectors.local import steps as local_steps
 from mzplan.connectors.local.row_files import BadFileError, Format, read_rows
 from mzplan.connectors.local.steps import LocalSteps
-from mzplan.features.append.append import AppendedFile
-from mzplan.features.append.append import append as append_file
+from mzplan.features.append import AppendedFile
+from mzplan.features.append import append as append_file
 from mzplan.model.address import Address
 from mzplan.operations.project import open_project
 from mzplan.schema.columns import parse_columns

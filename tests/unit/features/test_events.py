@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mzplan.config import load_project
-from mzplan.features.ui.event_table import event_table
+from mzplan.features.ui.history_page import event_table
 from mzplan.model.address import Address
 from mzplan.model.event import Event
 from mzplan.model.times import instant_text

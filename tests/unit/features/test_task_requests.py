@@ -15,8 +15,8 @@ from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.observations import QueryState
 from mzplan.controller.observations import observe as observe_query
 from mzplan.controller.reconcile import Desired, Memory, Switch, decide, key_of
-from mzplan.features.backfill.backfill_plans import plan_backfill
-from mzplan.features.replay.replay_plans import plan_letters, plan_replay
+from mzplan.features.backfill import plan_backfill
+from mzplan.features.replay import plan_letters, plan_replay
 from mzplan.features.state.edit_plans import plan_rollback
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError

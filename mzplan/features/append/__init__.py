@@ -1,1 +1,0 @@
-"""`mzplan append`: rows for a `local` source, as one durable step."""

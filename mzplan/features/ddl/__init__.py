@@ -1,1 +1,0 @@
-"""`mzplan ddl`: the tables and grants that a project's sources and sinks need."""

@@ -1,1 +1,0 @@
-"""`mzplan history`: who committed what, when and why."""

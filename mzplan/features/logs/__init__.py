@@ -1,1 +1,0 @@
-"""`mzplan logs`: a runner's log lines of a query."""
