@@ -20,8 +20,8 @@ from mzplan.host.local_folder import refuse_unused
 from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, error, usage_error
 from mzplan.model.words import count
+from mzplan.operations.local_checks import validate, validate_each
 from mzplan.operations.reachability import no_connection_reached
-from mzplan.operations.static_validation import validate, validate_each
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.status import reach_to_json
 from mzplan.store.backends.local import IGNORED

@@ -17,11 +17,10 @@ from mzplan.model.plan import Plan
 from mzplan.model.resources import inlined_view
 from mzplan.model.state import committed_record
 from mzplan.plan.file import read_plan
-from mzplan.render.explain import render_stages, stages_to_json
+from mzplan.render.explain import render_stages, resource_to_json, stages_to_json, state_to_json
 from mzplan.render.graph import render_graph
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
-from mzplan.render.state import resource_to_json, state_to_json
 
 
 def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False, full: bool = False) -> None:

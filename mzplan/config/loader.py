@@ -14,7 +14,7 @@ from typing import Any
 from mzplan.config.checks.checker import Checker
 from mzplan.config.checks.query_files import QueryFiles
 from mzplan.config.checks.recorded_analyses import Records
-from mzplan.config.declarations import check_top_level, collect, has_only_variables
+from mzplan.config.declarations import Templates, check_top_level, collect, has_only_variables
 from mzplan.config.defaults import Defaults
 from mzplan.config.documents import Declaration, Document
 from mzplan.config.environments import (
@@ -26,11 +26,9 @@ from mzplan.config.environments import (
 )
 from mzplan.config.findings import EnoughError, Findings, Path, SourceFile
 from mzplan.config.places import places_of
-from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
+from mzplan.config.project import Settings, check_settings, excluded_folders, open_project, read_state_config
 from mzplan.config.project_files import SECTIONS, find_files, project_file
 from mzplan.config.references import fill
-from mzplan.config.state_settings import read_state_config
-from mzplan.config.templates import Templates
 from mzplan.config.variables import Variables, given_values, read_variables, refuse_others, require_values
 from mzplan.config.yaml.parser import load
 from mzplan.model.address import Address

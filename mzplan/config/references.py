@@ -11,8 +11,8 @@ from mzplan.config.documents import Document, containers_below
 from mzplan.config.findings import Findings, Location, shown
 from mzplan.config.variables import VARIABLE, Variables, explain_undeclared, report_missing
 from mzplan.model.words import did_you_mean, scalar_text
-from mzplan.secrets.providers import OWN_PROVIDERS, fault_of_name, has_provider
 from mzplan.secrets.references import REFERENCE
+from mzplan.secrets.remote import OWN_PROVIDERS, fault_of_name, has_provider
 
 EACH = "${each"
 _IS_EACH = re.compile(r"\$\{each\b")
@@ -26,7 +26,7 @@ def fill(document: Document, variables: Variables, findings: Findings, skip: Ite
     """Fill in every `${var.NAME}` of the document in place, and check every other `${…}`.
 
     Texts of sources and sinks with `${each` are checked later, when the key is filled in
-    (mzplan.config.templates). `skip`: top-level keys to leave unchanged.
+    (mzplan.config.declarations). `skip`: top-level keys to leave unchanged.
     """
     data = document.data if isinstance(document.data, dict) else {}
     left_alone = containers_below(data[key] for key in {"variables", *skip} & data.keys())

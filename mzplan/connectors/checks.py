@@ -25,7 +25,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection, as_connection
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.predecessors import newest_begun
+from mzplan.warehouse.generation_move import newest_begun
 
 
 def prepare_target(

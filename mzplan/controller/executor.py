@@ -14,8 +14,7 @@ from typing import Protocol, TypeAlias
 from mzplan.connectors.api.queries import Probe
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ProblemKind
-from mzplan.model.first_copy import FirstCopy
-from mzplan.model.losses import Loss
+from mzplan.model.losses import FirstCopy, Loss
 from mzplan.model.observed import Counters, RunFacts, Versions
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets

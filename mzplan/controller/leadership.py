@@ -14,8 +14,7 @@ from functools import partial
 from mzplan.controller.instances import Instances
 from mzplan.controller.storage import Storage
 from mzplan.controller.terms import InstanceId
-from mzplan.store.epochs import next_epoch, raise_epoch
-from mzplan.store.leases import LEASE_TTL, has_ended
+from mzplan.store.leases import LEASE_TTL, has_ended, next_epoch, raise_epoch
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.lease")

@@ -24,7 +24,7 @@ from mzplan.controller.terms import (
 )
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
-from mzplan.model.first_copy import FirstCopy
+from mzplan.model.losses import FirstCopy
 from mzplan.model.observed import Counters, Status, Versions
 from mzplan.model.tasks import TaskOutcome
 from mzplan.schema.columns import CHANGE, DELETE

@@ -15,8 +15,8 @@ from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, usage_error
 from mzplan.model.resources import inlined_view
 from mzplan.model.words import did_you_mean
+from mzplan.operations.local_checks import validate
 from mzplan.operations.project import Project, Reporter
-from mzplan.operations.static_validation import validate
 from mzplan.plan.commit import wanted_state
 from mzplan.render.text import safe
 from mzplan.schema.description import describe

@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mzplan.host.author import author
-from mzplan.host.git import find_revision
+from mzplan.host.git import author, find_revision
 from mzplan.host.local_folder import FOLDER
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error, refusal

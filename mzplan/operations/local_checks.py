@@ -1,23 +1,27 @@
 """Live validation from this process, for queries without a runner.
 
 The command decides which secrets this process may send.
+
+validate: static checks of the files. Nothing here changes anything.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from mzplan.host.checkout import may_be_foreign, why_foreign_file
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, MzplanError, Severity
-from mzplan.model.state import State
+from mzplan.model.resources import Configuration
+from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
-from mzplan.operations.project import Project
+from mzplan.operations.project import Project, Reporter
 from mzplan.schema.description import Description
 from mzplan.secrets.guards import AllowingGuard, CommittedFlowsGuard
 from mzplan.secrets.policy import Guard
@@ -157,3 +161,40 @@ def _merged(diagnostics: Sequence[Diagnostic]) -> Diagnostic:
     reached = f"Reached by {count(len(addresses), 'query', 'queries')}: {shown}."
     detail = f"{first.detail}\n{reached}" if first.detail else reached
     return replace(first, address=addresses[0], addresses=addresses, detail=detail)
+
+
+def validate(
+    project: Project, reporter: Reporter, records: Mapping[Address, ResourceState] = MappingProxyType({})
+) -> Configuration:
+    """Run the static checks. Raises MzplanError with every problem. `records`: see `read_files`."""
+    with reporter.working("reading the files"):
+        configuration = project.configuration(records=records)
+    reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")
+    return configuration
+
+
+def validate_each(
+    open_one: Callable[[str], Project], environments: Sequence[str], reporter: Reporter
+) -> dict[str, Configuration]:
+    """Run the static checks of each environment; `open_one` opens the environment's project.
+
+    Raises MzplanError with every problem once. A problem of only some environments names them.
+    """
+    configurations: dict[str, Configuration] = {}
+    problems: dict[Diagnostic, list[str]] = {}
+    for name in environments:
+        try:
+            configurations[name] = validate(open_one(name), reporter)
+        except MzplanError as problem:
+            for diagnostic in problem.diagnostics:
+                problems.setdefault(diagnostic, []).append(name)
+    if problems:
+        raise MzplanError([_of_some(d, names, len(environments)) for d, names in problems.items()])
+    return configurations
+
+
+def _of_some(diagnostic: Diagnostic, names: Sequence[str], number: int) -> Diagnostic:
+    if len(names) == number:
+        return diagnostic
+    which = f"{'environment' if len(names) == 1 else 'environments'} {', '.join(names)}"
+    return replace(diagnostic, summary=f"{diagnostic.summary} ({which})")

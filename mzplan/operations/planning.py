@@ -16,14 +16,12 @@ from mzplan.model.resources import Configuration, is_dry
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import shortest
 from mzplan.model.words import count, size
-from mzplan.operations.local_checks import by_cause, read_only_guard
+from mzplan.operations.local_checks import by_cause, read_only_guard, validate
 from mzplan.operations.project import Project, Workbench, read_state
-from mzplan.operations.reachability import reachability_of, unused_connections
+from mzplan.operations.reachability import reachability_of, unused_connections, warehouses_elsewhere
 from mzplan.operations.rotation import find_rotations
-from mzplan.operations.static_validation import validate
 from mzplan.operations.status import find_drift
 from mzplan.operations.validation import reach, reach_alone, reach_changed
-from mzplan.operations.warehouse_place import warehouses_elsewhere
 from mzplan.plan import apply_changes, build_plan
 from mzplan.plan.canaries import choose_canaries
 from mzplan.plan.drift import started_because

@@ -1,4 +1,7 @@
-"""Which connections the queries of a state reach, and why other connections aren't reached."""
+"""Which connections the queries of a state reach, and why other connections aren't reached.
+
+Warns if this project's warehouse isn't the one that the last runner used.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,13 @@ from dataclasses import dataclass, field
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.graph import DependencyGraph
+from mzplan.model.observed import Status
 from mzplan.model.resources import is_dry
 from mzplan.model.state import ResourceState, State
+from mzplan.operations.project import Project
 from mzplan.schema.description import InlinedConnection, describe
+from mzplan.warehouse.elsewhere import former_place, stored_elsewhere
+from mzplan.warehouse.paths import absolute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,3 +116,19 @@ def _connections(inlined: Mapping[str, InlinedConnection]) -> Iterator[Address]:
     for connection in inlined.values():
         yield connection.address
         yield from _connections(connection.connections)
+
+
+def warehouses_elsewhere(
+    project: Project, state: State, statuses: Mapping[str, Status]
+) -> Iterator[tuple[str, Diagnostic]]:
+    """Yield each embedded instance whose data is in another warehouse than here, with MZ341.
+
+    The runner of another type of instance isn't started from here.
+    """
+    warehouse = absolute(project.settings.directory, state.warehouse or project.settings.warehouse)
+    for name, instance in state.instances.items():
+        if instance.type != "embedded":
+            continue
+        stored = [r.place for r in state.resources.values() if r.digest and r.instance == name]
+        if former := former_place(statuses.get(name), warehouse, stored):
+            yield name, stored_elsewhere(former, warehouse, name)

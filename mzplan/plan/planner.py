@@ -42,9 +42,6 @@ from mzplan.plan.guards import (
     known_losses,
     same_place,
 )
-from mzplan.plan.inputs import with_inputs
-from mzplan.plan.joins import check_joins
-from mzplan.plan.mixed_results import check_mixed_results
 from mzplan.plan.moves import (
     as_move,
     check_undeclared,
@@ -54,8 +51,8 @@ from mzplan.plan.moves import (
     undeclared_moves,
 )
 from mzplan.plan.row_migration import check_migrations, predecessor_of
-from mzplan.plan.shared_targets import check_shared_targets
 from mzplan.plan.targets import with_targets
+from mzplan.plan.warnings import check_joins, check_mixed_results, check_shared_targets, with_inputs
 from mzplan.schema.description import digest_of
 from mzplan.secrets.references import references_in
 

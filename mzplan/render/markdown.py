@@ -16,8 +16,7 @@ from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.highlights import changed_settings, restarts_elsewhere
 from mzplan.render.diagnostics import merge_equal, render_diagnostics
-from mzplan.render.drift_text import drift_lines
-from mzplan.render.impact import impact_graph
+from mzplan.render.event_text import drift_lines
 from mzplan.render.markup import (
     LIMIT,
     alert,
@@ -31,9 +30,8 @@ from mzplan.render.markup import (
     names,
     shorten,
 )
-from mzplan.render.plan_groups import group_changes, shapes, title
+from mzplan.render.plan_groups import group_changes, row_lines, shapes, title
 from mzplan.render.plan_text import ALWAYS, SIGNS, pause_effect, turns, variables_of
-from mzplan.render.row_text import row_lines
 from mzplan.render.text import (
     MAX_SERVER_VALUE,
     brief,
@@ -45,7 +43,7 @@ from mzplan.render.text import (
     safe,
     value,
 )
-from mzplan.render.warnings import MAX_SERVER_EDITS, PlanWarning, warnings_of
+from mzplan.render.warnings import MAX_SERVER_EDITS, PlanWarning, impact_graph, warnings_of
 
 ERRORS = 6_000  # maximum characters of a section; changes get the rest
 NOTICES = 4_000

@@ -13,10 +13,9 @@ from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import Change, Plan
 from mzplan.render.drawing import COLLAPSED, DrawnNode, collapse, columns_of, draw, home_connections
 from mzplan.render.html import Markup, element, inlined, joined, static_text
-from mzplan.render.impact import VERBS, edges_of
 from mzplan.render.plan_groups import title
 from mzplan.render.plan_text import plan_parts, verdict
-from mzplan.render.warnings import PlanWarning, warnings_of
+from mzplan.render.warnings import VERBS, PlanWarning, edges_of, warnings_of
 
 _WEIGHTS = {
     fate: n

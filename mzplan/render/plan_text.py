@@ -10,9 +10,9 @@ from mzplan.model.words import count, first_names
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.highlights import changed_settings, restarts_elsewhere
-from mzplan.plan.query_change import query_change
+from mzplan.plan.targets import query_change
 from mzplan.render.diagnostics import merge_equal, render_diagnostics
-from mzplan.render.drift_text import drift_lines
+from mzplan.render.event_text import drift_lines
 from mzplan.render.plan_groups import (
     common_fields,
     consequence,
@@ -20,9 +20,9 @@ from mzplan.render.plan_groups import (
     group_row_lines,
     names,
     noun,
+    row_lines,
     shapes,
 )
-from mzplan.render.row_text import row_lines
 from mzplan.render.text import Paint, brief, cut, edit_of, full_length, lines_changed, lines_of, safe, value
 from mzplan.render.warnings import MAX_SERVER_EDITS, warnings_of
 

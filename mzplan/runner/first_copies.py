@@ -16,7 +16,7 @@ from mzplan.controller.observations import QueryState
 from mzplan.controller.terms import Gate, HeldQuery
 from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
-from mzplan.model.first_copy import FirstCopy
+from mzplan.model.losses import FirstCopy
 from mzplan.model.state import State
 from mzplan.schema.description import CollectionRead, Description, describe
 from mzplan.schema.source_columns import keys_of

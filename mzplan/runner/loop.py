@@ -34,8 +34,8 @@ from mzplan.runner.status_writer import ProblemLog, StatusWriter, Watches
 from mzplan.store.backends.backend import lost_error
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.claims import places_of
-from mzplan.store.epochs import next_epoch
 from mzplan.store.event_log import EventLog
+from mzplan.store.leases import next_epoch
 from mzplan.store.limits import read_limit
 
 log = logging.getLogger("mzplan.runner")

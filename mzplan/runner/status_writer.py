@@ -23,7 +23,7 @@ from mzplan.controller.watches import (
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.first_copy import FirstCopy
+from mzplan.model.losses import FirstCopy
 from mzplan.model.observed import SAMPLE_INTERVAL, Lease, Observation, Recent, Status, Verdict, with_samples
 from mzplan.runner.gates import Gates
 from mzplan.schema.description import Description

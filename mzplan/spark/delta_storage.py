@@ -43,12 +43,11 @@ from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import LAYOUT, Checkpoint
 from mzplan.warehouse.damage import GoneError, last_vacuumed
 from mzplan.warehouse.folder import Folder, delete_checksum, open_folder
-from mzplan.warehouse.leaders import newest_epoch, record_epoch
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.snapshot import small_files, snapshot_batches
 from mzplan.warehouse.step_history import StepHistory, oldest_needed_step
 from mzplan.warehouse.step_record import StepRecord
-from mzplan.warehouse.storage import places_below
+from mzplan.warehouse.storage import newest_epoch, places_below, record_epoch
 
 # Commits of a table's log, their checksums, and checkpoints (whole or in parts).
 _ENTRY = re.compile(r"(\d{20})\.(json|crc|checkpoint\.[0-9a-z.-]+)")

@@ -33,7 +33,7 @@ from mzplan.controller.executor import (
 )
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.first_copy import FirstCopy
+from mzplan.model.losses import FirstCopy
 from mzplan.model.observed import Counters
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets

@@ -13,8 +13,7 @@ from mzplan.connectors.catalogue import Connectors
 from mzplan.controller.executor import Measurement
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.model.first_copy import NO_STEPS, NOT_BEGUN, FirstCopy
-from mzplan.model.losses import Loss
+from mzplan.model.losses import NO_STEPS, NOT_BEGUN, FirstCopy, Loss
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark import failures

@@ -22,7 +22,7 @@ from mzplan.spark.query_trees import analysed_plan, nodes_of
 from mzplan.spark.stream_rules import require_stream
 from mzplan.spark.view_sql import rows_by_sql
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.snapshot_versions import SnapshotVersions
+from mzplan.warehouse.snapshot import SnapshotVersions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

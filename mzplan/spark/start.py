@@ -42,9 +42,8 @@ from mzplan.spark.tasks.open_tasks import do_open_tasks
 from mzplan.spark.versions import take_over
 from mzplan.spark.view_functions import function_of, rows_of_function
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.generation_move import GenerationMove
+from mzplan.warehouse.generation_move import GenerationMove, require_not_migrated
 from mzplan.warehouse.late_rows import rows_behind_watermark
-from mzplan.warehouse.predecessors import require_not_migrated
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.storage import ensure_collection, remember_collection
 

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from mzplan.host.author import user
 from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.host.git import user
 from mzplan.host.processes import pid_space, started_at
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error, refusal

@@ -17,7 +17,7 @@ from typing import Any
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.copying import copy_folder
-from mzplan.warehouse.delta_rs import open_delta
+from mzplan.warehouse.damage import open_delta
 from mzplan.warehouse.folder import decoding, open_folder, read_text
 from mzplan.warehouse.paths import absolute
 

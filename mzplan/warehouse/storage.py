@@ -2,6 +2,13 @@
 
 The runner checks the storage before it starts a query that has already run, and now and then while the query
 runs. `drift` checks it if no runner is alive and the warehouse is on this machine.
+
+The epochs of the newest runners, in the warehouse: a second place to learn that another runner leads.
+
+    <warehouse>/leaders/<lineage>.<instance>.json
+
+A runner records its epoch before it starts queries. An earlier runner that can't reach the store reads it
+there, and stops. The lineage tells apart projects and environments that share a warehouse.
 """
 
 from __future__ import annotations
@@ -17,10 +24,34 @@ from mzplan.model.address import ID, Address, Place
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, ProblemKind, error
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.folder import exists, open_folder, read_text, remote
-from mzplan.warehouse.lost_steps import lost_steps
+from mzplan.warehouse.folder import decoding, exists, open_folder, read_text, remote, write_text
 from mzplan.warehouse.paths import absolute, local_path, split_storage
 from mzplan.warehouse.step_history import StepHistory, find_given_up_steps
+from mzplan.warehouse.stored_files import lost_steps
+
+FORMAT_VERSION = 1
+
+
+def newest_epoch(warehouse: str, lineage: str, instance: str) -> int:
+    """Return the recorded epoch, or 0 if there is none. Raises OSError."""
+    place = _place(warehouse, lineage, instance)
+    text = read_text(place)
+    if text is None:
+        return 0
+    with decoding(place):
+        return int(json.loads(text)["epoch"])
+
+
+def record_epoch(warehouse: str, lineage: str, instance: str, epoch: int) -> None:
+    """Record the epoch durably, unless a higher one is recorded. Raises OSError."""
+    if newest_epoch(warehouse, lineage, instance) < epoch:
+        data = {"epoch": epoch, "format_version": FORMAT_VERSION}
+        write_text(_place(warehouse, lineage, instance), json.dumps(data) + "\n")
+
+
+def _place(warehouse: str, lineage: str, instance: str) -> str:
+    return absolute(warehouse, f"leaders/{lineage}.{instance}.json")
+
 
 _GENERATION = re.compile(r"g[1-9][0-9]{0,17}")
 

@@ -17,8 +17,8 @@ import pytest
 
 from mzplan.model.address import Address
 from mzplan.store.backends.local import STATE_KEY
-from mzplan.store.epochs import next_epoch
 from mzplan.store.journal import Dropped, Prepared, encode_journal
+from mzplan.store.leases import next_epoch
 from tests.contract import stores
 from tests.contract.stores import ObjectServer, lock_refusal, opened
 from tests.support import execute, rows_of

@@ -18,8 +18,7 @@ from mzplan.config.checks.resource_references import (
     check_lifecycle,
     check_reserved,
 )
-from mzplan.config.checks.schema_check import BodyCheck
-from mzplan.config.checks.secrets import SecretCheck
+from mzplan.config.checks.schema_check import BodyCheck, SecretCheck
 from mzplan.config.checks.sinks import check_sink
 from mzplan.config.checks.views import Views
 from mzplan.config.defaults import Defaults

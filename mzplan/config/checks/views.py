@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys_read
 from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
-from mzplan.config.checks.query_expansion import ExpandedQuery, expand_query, is_row_view
 from mzplan.config.checks.recorded_analyses import RecordedAnalyses
-from mzplan.config.checks.relational_views import RelationalView, refuse
+from mzplan.config.checks.relational_views import (
+    ExpandedQuery,
+    RelationalView,
+    expand_query,
+    is_row_view,
+    refuse,
+)
 from mzplan.config.checks.resource_references import FROM, path_of
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import HERE, Findings, Location, Path, listed, shown

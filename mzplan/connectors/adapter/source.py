@@ -28,8 +28,7 @@ from mzplan.endpoints.interface import (
     SupportsRowCount,
 )
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
-from mzplan.model.first_copy import FirstCopy
-from mzplan.model.losses import Loss
+from mzplan.model.losses import FirstCopy, Loss
 from mzplan.schema.columns import CHANGE, POSITION, change_columns
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.folder import decoding, open_folder

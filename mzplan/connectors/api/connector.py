@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun
 from mzplan.connectors.api.targets import Recorded
 from mzplan.model.diagnostics import Diagnostic, MzplanError, refusal
-from mzplan.model.first_copy import FirstCopy
-from mzplan.model.losses import Loss
+from mzplan.model.losses import FirstCopy, Loss
 from mzplan.warehouse.checkpoints import Checkpoint
 
 if TYPE_CHECKING:

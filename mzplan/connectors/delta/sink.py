@@ -37,8 +37,8 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, POSITION, canonical_type
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.lost_steps import HeldStep, lost_steps, newest_held
 from mzplan.warehouse.paths import local_path
+from mzplan.warehouse.stored_files import HeldStep, lost_steps, newest_held
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

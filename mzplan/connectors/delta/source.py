@@ -27,8 +27,7 @@ from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import uri_of, use_s3
 from mzplan.connectors.network.folders import folder_of, folder_problems, route
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.first_copy import FirstCopy
-from mzplan.model.losses import Loss
+from mzplan.model.losses import FirstCopy, Loss
 from mzplan.schema.columns import canonical_type, spark_type
 from mzplan.schema.source_columns import record_columns
 from mzplan.warehouse.checkpoints import Checkpoint

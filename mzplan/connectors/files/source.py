@@ -44,8 +44,7 @@ from mzplan.connectors.network.folders import (
     times_of,
 )
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.first_copy import FirstCopy
-from mzplan.model.losses import Loss
+from mzplan.model.losses import FirstCopy, Loss
 from mzplan.model.words import one_line
 from mzplan.schema.columns import spark_type
 from mzplan.schema.source_columns import record_columns

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mzplan.endpoints.arrays import build_array
+from mzplan.endpoints.arrow import build_array
 from mzplan.warehouse.content_hash import HASH
 
 if TYPE_CHECKING:

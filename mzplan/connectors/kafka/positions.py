@@ -21,8 +21,7 @@ from mzplan.connectors.kafka.client import Client, ClusterError, answer
 from mzplan.connectors.kafka.options import route
 from mzplan.connectors.kafka.probe import KafkaProbe, identify, topic_difference
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, refusal
-from mzplan.model.first_copy import FirstCopy
-from mzplan.model.losses import Loss
+from mzplan.model.losses import FirstCopy, Loss
 from mzplan.model.times import instant, instant_text
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint

@@ -12,8 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from mzplan.connectors.local.row_values import ValueFormError, converter
-from mzplan.endpoints.arrays import build_array
-from mzplan.endpoints.arrow import FitError, arrow_schema, fit
+from mzplan.endpoints.arrow import FitError, arrow_schema, build_array, fit
 from mzplan.model.words import did_you_mean
 from mzplan.schema.columns import Column
 

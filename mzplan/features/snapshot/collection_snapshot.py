@@ -11,7 +11,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State, unknown_address
 from mzplan.operations.project import TO_RUN, Project, Reporter, read_state, unreadable, why_nothing_runs
-from mzplan.operations.warehouse_place import warehouses_elsewhere
+from mzplan.operations.reachability import warehouses_elsewhere
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.snapshot import ConditionError, TableSnapshot, snapshot_of

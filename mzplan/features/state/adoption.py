@@ -22,8 +22,8 @@ from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.operations.apply import ApplyOptions, ApplyResult, CommitRequest, carry_out
+from mzplan.operations.local_checks import validate
 from mzplan.operations.project import Project, Workbench
-from mzplan.operations.static_validation import validate
 from mzplan.plan.commit import new_id
 from mzplan.schema.columns import POSITION, Column, canonical_type, spark_type
 from mzplan.schema.kinds import resource_kind

@@ -81,7 +81,7 @@ def state_list(invocation: Invocation) -> None:
 @click.argument("address", type=ADDRESS)
 def state_show(invocation: Invocation, address: Address) -> None:
     """Show a committed resource as JSON."""
-    from mzplan.render.state import resource_to_json
+    from mzplan.render.explain import resource_to_json
 
     state = invocation.project().store.read_state()
     invocation.document(resource_to_json(committed_record(state, address)))

@@ -30,9 +30,9 @@ from mzplan.operations.validation import ensure_validated, reach_changed
 from mzplan.secrets.guards import AllowingGuard
 from mzplan.store.backends.backend import ConflictError
 from mzplan.store.backends.local import STATE_KEY
-from mzplan.store.epochs import newest_epoch, raise_epoch
 from mzplan.store.formats import decode_accepted, decode_state, encode_state
 from mzplan.store.journal import Dropped, PastRun, Prepared, decode_journal
+from mzplan.store.leases import newest_epoch, raise_epoch
 from mzplan.store.store import Store, serial_key
 
 FORMAT_VERSION = 1

@@ -24,8 +24,8 @@ from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.operations.apply import ApplyOptions, ApplyResult, CommitRequest, carry_out, refuse
 from mzplan.operations.commits import record_of, record_outcome
+from mzplan.operations.local_checks import validate
 from mzplan.operations.project import LOCK_WAIT, Project, Runners, Workbench, committing, locked, read_state
-from mzplan.operations.static_validation import validate
 from mzplan.operations.validation import reach_changed
 from mzplan.plan import apply_changes
 from mzplan.secrets.policy import NO_SECRET_VALUES

@@ -32,7 +32,7 @@ from mzplan.spark.collections import Collections, read_table
 from mzplan.spark.migration.casts import cast_rows, find_uncastable
 from mzplan.warehouse.checkpoints import Checkpoint, MigratedRows, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.predecessors import newest_begun
+from mzplan.warehouse.generation_move import newest_begun
 from mzplan.warehouse.storage import remember_collection, table_id
 
 if TYPE_CHECKING:

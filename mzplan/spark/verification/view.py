@@ -28,7 +28,7 @@ from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.replay import files_of
-from mzplan.warehouse.snapshot_versions import SnapshotVersions, name_of
+from mzplan.warehouse.snapshot import SnapshotVersions, name_of
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:

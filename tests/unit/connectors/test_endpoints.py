@@ -20,8 +20,7 @@ from mzplan.connectors.local.steps import LocalSteps
 from mzplan.connectors.local.turn import StaleStepError
 from mzplan.connectors.postgres.source.watch import IdlePosition
 from mzplan.endpoints import StepError
-from mzplan.endpoints.arrays import build_array
-from mzplan.endpoints.arrow import FitError, arrow_schema, fit
+from mzplan.endpoints.arrow import FitError, arrow_schema, build_array, fit
 from mzplan.endpoints.interface import Written
 from mzplan.endpoints.replay import Compare, StepReplay
 from mzplan.endpoints.steplog import StepLog

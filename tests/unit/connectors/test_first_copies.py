@@ -11,7 +11,7 @@ import pytest
 from mzplan.connectors.catalogue import Connectors
 from mzplan.endpoints.steplog import StepLog
 from mzplan.model.address import Address
-from mzplan.model.first_copy import FirstCopy
+from mzplan.model.losses import FirstCopy
 from mzplan.schema.description import Description
 from mzplan.spark.maintenance import first_copy
 from mzplan.warehouse.checkpoints import Checkpoint

@@ -20,8 +20,8 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.operations.alter_journal import Journal
 from mzplan.plan.file import decode_plan, encode_plan
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
-from mzplan.store.epochs import newest_epoch, raise_epoch
 from mzplan.store.formats import encode_lease, encode_state
+from mzplan.store.leases import newest_epoch, raise_epoch
 from mzplan.store.limits import read_limit, write_limit
 from mzplan.store.proposals import Proposal
 from mzplan.store.store import Store

@@ -19,9 +19,8 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.observed import Lease
 from mzplan.store.backends.backend import Blob
 from mzplan.store.backends.local import LocalBackend
-from mzplan.store.epochs import EPOCH_KEY
 from mzplan.store.formats import encode_lease
-from mzplan.store.leases import LEASE_TTL, Sightings, is_live
+from mzplan.store.leases import EPOCH_KEY, LEASE_TTL, Sightings, is_live
 from mzplan.store.store import Store
 from tests.support import eventually
 

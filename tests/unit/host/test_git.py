@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.host import git
-from mzplan.host.author import author
-from mzplan.host.git import find_revision
+from mzplan.host.git import author, find_revision
 from mzplan.model.history import GitRevision
 from tests.unit.cli_runs import mzplan
 

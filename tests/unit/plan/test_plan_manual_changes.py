@@ -12,7 +12,7 @@ from mzplan.model.codec import encode
 from mzplan.model.diagnostics import ExitCode
 from mzplan.model.state import State
 from mzplan.plan import apply_changes, build_plan
-from mzplan.plan.commit_causes import MAX_DETAIL
+from mzplan.plan.commit import MAX_DETAIL
 from mzplan.plan.drift import started_because
 from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
 from mzplan.plan.manual_changes import plan_between, plan_destroy, plan_pause, plan_restart, plan_resume

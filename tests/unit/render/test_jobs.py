@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mzplan.model.observed import JobReport
 from mzplan.model.state import InstanceStatus, ProjectStatus
-from mzplan.render.jobs import render_jobs
+from mzplan.render.resumption import render_jobs
 from mzplan.render.status import status_to_json
 
 

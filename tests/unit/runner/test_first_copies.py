@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mzplan.model.address import Address, Place
-from mzplan.model.first_copy import NO_STEPS, NOT_BEGUN, FirstCopy
+from mzplan.model.losses import NO_STEPS, NOT_BEGUN, FirstCopy
 from mzplan.model.observed import Observation
 from mzplan.model.resources import Resource
 from mzplan.model.state import State

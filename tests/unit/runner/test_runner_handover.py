@@ -17,9 +17,8 @@ from mzplan.model.resources import Instance
 from mzplan.model.state import State
 from mzplan.runner.loop import Runner
 from mzplan.store.backends.local import LocalBackend
-from mzplan.store.epochs import EPOCH_KEY, next_epoch
 from mzplan.store.formats import encode_lease
-from mzplan.store.leases import Sightings
+from mzplan.store.leases import EPOCH_KEY, Sightings, next_epoch
 from mzplan.store.store import Store
 from tests.runners import runner_in_memory
 from tests.unit.runner.test_runner import (

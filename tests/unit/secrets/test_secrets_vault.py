@@ -14,11 +14,10 @@ import requests
 
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.secrets import vault
-from mzplan.secrets.providers import NotReachableError
 from mzplan.secrets.references import Secrets
-from mzplan.secrets.remote import RETRY_AFTER, RemoteSecrets
+from mzplan.secrets.remote import RETRY_AFTER, NotReachableError, RemoteSecrets
 from mzplan.secrets.resolved import scrub
-from mzplan.secrets.vault_http import guard
+from mzplan.secrets.vault import guard
 from tests.support import refusal
 from tests.unit.secrets.conftest import JWT_FILE, VALUE, Clock
 from tests.unit.vault_stand_in import VaultStandIn

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from mzplan.warehouse import snapshot_versions
+from mzplan.warehouse import snapshot
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, versions_between
-from mzplan.warehouse.lost_steps import HeldStep, lost_steps, newest_held
 from mzplan.warehouse.replay import files_of
-from mzplan.warehouse.snapshot_versions import SnapshotVersions, name_of
+from mzplan.warehouse.snapshot import SnapshotVersions, name_of
 from mzplan.warehouse.step_record import StepRecord
+from mzplan.warehouse.stored_files import HeldStep, lost_steps, newest_held
 from tests.stored_steps import StoredSource
 
 
@@ -234,7 +234,7 @@ def test_a_step_reads_the_same_versions_again(tmp_path: Path) -> None:
 
 
 def test_only_the_newest_steps_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_versions, "RETAINED_STEPS", 3)
+    monkeypatch.setattr(snapshot, "RETAINED_STEPS", 3)
     table(tmp_path, WRITTEN)
     versions = SnapshotVersions(str(tmp_path / "checkpoint"))
     for step in range(10):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.warehouse.leaders import newest_epoch, record_epoch
+from mzplan.warehouse.storage import newest_epoch, record_epoch
 
 
 def test_the_highest_epoch_of_an_instance_is_kept(tmp_path: Path) -> None:

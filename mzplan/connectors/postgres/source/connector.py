@@ -21,8 +21,7 @@ from mzplan.connectors.postgres.source.upstream_probe import probe_source
 from mzplan.connectors.postgres.source.upstream_problems import explain, explaining
 from mzplan.endpoints.steplog import StepLog
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.first_copy import FirstCopy
-from mzplan.model.losses import Loss
+from mzplan.model.losses import FirstCopy, Loss
 from mzplan.warehouse.checkpoints import Checkpoint
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from mzplan.connectors.postgres.source.replication import SESSION, Lsn, Replicat
 from mzplan.connectors.postgres.source.slots import Names, find_slot
 from mzplan.connectors.postgres.tables import Table, fetch_row
 from mzplan.endpoints.steplog import StepLog
-from mzplan.model.first_copy import FirstCopy
+from mzplan.model.losses import FirstCopy
 
 Note = dict[str, Any]
 File = tuple[str, str, int, int]
