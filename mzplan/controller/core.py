@@ -142,7 +142,7 @@ class Controller(Frontiers):
             return InstanceOverview()
         wanted, decisions, counted = queries.desired(), self.decisions, self.executor.query_counters()
         active = [a for a, d in decisions.items() if d.run is not None or a in queries.in_flight]
-        states, stall = {}, self.executor.stall()
+        states, stall, tasks = {}, self.executor.stall(), self.executor.tasks_under_way()
         for address in dict.fromkeys([*wanted, *active]):
             query = wanted[address].description if address in wanted else None
             states[address] = QueryState(
@@ -154,7 +154,7 @@ class Controller(Frontiers):
                 secret_problem=queries.secrets_in_use.problem(address, query) if query is not None else None,
                 last_step=self.last_step(query) if query is not None else -1,
                 counters=queries.attempts.add_to(counted.get(address, Counters()), address),
-                task=queries.tasks_under_way.get(address),
+                task=tasks.get(address) or queries.tasks_under_way.get(address),
                 stall=stall if address in active else None,
             )
         digests, rotated = queries.secrets_in_use.digests(wanted)

@@ -16,6 +16,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ProblemKind
 from mzplan.model.losses import FirstCopy, Loss
 from mzplan.model.observed import Counters, RunFacts, Versions
+from mzplan.model.tasks import TaskProgress
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.step_record import StepRecord
@@ -179,6 +180,9 @@ class Executor(Protocol):
 
     def stop(self, name: QueryName) -> None:
         """Stop a query and forget it. Returns when it has ended. No error if it doesn't exist."""
+
+    def tasks_under_way(self) -> Mapping[Address, TaskProgress]:
+        """Return the work that calls of `start` do now, before they submit their queries."""
 
     def reports(self) -> list[QueryReport]:
         """Return every query of this project, including queries that ended without a call of `stop`.

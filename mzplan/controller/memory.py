@@ -26,7 +26,7 @@ from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.losses import FirstCopy
 from mzplan.model.observed import Counters, Status, Versions
-from mzplan.model.tasks import TaskOutcome
+from mzplan.model.tasks import TaskOutcome, TaskProgress
 from mzplan.schema.columns import CHANGE, DELETE
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.source_columns import keys_of
@@ -39,8 +39,8 @@ class InMemoryExecutor:
 
     As with Spark, a query's id belongs to its checkpoint (address and generation) and survives a restart,
     while each run has its own id. Tests simulate events: they set `check_result`, `fail_start`, `missing`,
-    `failure`, `cores`, `stall_reason`, `foreign`, `first_copies`, `measurement`, `faults`, `counters` and
-    `compaction`, and call `fail_query` and `progress`.
+    `failure`, `cores`, `stall_reason`, `foreign`, `first_copies`, `measurement`, `faults`, `tasks`,
+    `counters` and `compaction`, and call `fail_query` and `progress`.
     """
 
     def __init__(self, project: str, status: Status | None = None):
@@ -58,6 +58,7 @@ class InMemoryExecutor:
         self.first_copies: Callable[[Description], FirstCopy] = lambda description: FirstCopy()
         self.measurement: Callable[[Description], Measurement] = lambda description: Measurement()
         self.faults: Callable[[InlinedConnection], tuple[Diagnostic, ...]] = lambda connection: ()
+        self.tasks: dict[Address, TaskProgress] = {}
         self.counters: dict[Address, Counters] = {}
         self.compaction: Callable[[Description], str | None] = lambda description: None
         self._lock = threading.Lock()
@@ -132,6 +133,9 @@ class InMemoryExecutor:
                 triggered=self.triggers_at_once,
                 tasks_done=tuple(TaskOutcome(serial=task.serial) for task in description.tasks),
             )
+
+    def tasks_under_way(self) -> Mapping[Address, TaskProgress]:
+        return self.tasks
 
     def stop(self, name: QueryName) -> None:
         with self._lock:

@@ -23,7 +23,7 @@ from mzplan.model.observed import (
     Verdict,
     facts_of,
 )
-from mzplan.model.tasks import Task, TaskOutcome
+from mzplan.model.tasks import TaskOutcome, TaskProgress
 from mzplan.model.times import seconds
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
@@ -64,7 +64,7 @@ class QueryState:
     - `secret_problem`: describes a secret of the query that can no longer be read.
     - `last_step`: its last known step if it has no run; -1 for none.
     - `counters`: counted since this controller leads the instance.
-    - `task`: the one-off task that the start under way does first.
+    - `task`: the work that the start under way does first.
     - `stall`: why its run makes no progress although the engine answers.
 
     The runner adds:
@@ -85,7 +85,7 @@ class QueryState:
     secret_problem: str | None = None
     last_step: Step = -1
     counters: Counters | None = None
-    task: Task | None = None
+    task: TaskProgress | None = None
     stall: str | None = None
     upstream_problem: Diagnostic | None = None
     hold_reason: str | None = None
@@ -187,7 +187,7 @@ def observe(address: Address, query: QueryState) -> Observation:
         fault_fix=fault.problem.hint if fault and fault.problem.kind != "unreachable" else None,
         fault_since=fault.since if fault else None,
         counters=query.counters,
-        task=str(query.task) if query.task is not None else None,
+        task=query.task,
         loss=measurement.loss if measurement else None,
         foreign_change=measurement.foreign_change if measurement else None,
         **facts_of(run or RunFacts(step=query.last_step, tasks_done=_tasks_done(memory))),
@@ -286,4 +286,5 @@ def _instance_facts(status: Status) -> tuple[Any, ...]:
 
 def _query_facts(o: Observation) -> tuple[Any, ...]:
     of_run = (o.digest, o.wanted_digest, o.wanted_generation, o.condition, o.run_id)
-    return (*of_run, o.warning, o.error, o.held, o.at_fault, o.foreign_change, o.task)
+    task = o.task.title if o.task is not None else None
+    return (*of_run, o.warning, o.error, o.held, o.at_fault, o.foreign_change, task)

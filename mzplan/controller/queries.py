@@ -42,7 +42,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
 from mzplan.model.event import EventKind
 from mzplan.model.observed import Condition, JobKind, Status
-from mzplan.model.tasks import Task
+from mzplan.model.tasks import Task, TaskProgress
 from mzplan.schema.description import CollectionRead, Description
 
 log = logging.getLogger("mzplan.runner")
@@ -76,7 +76,7 @@ class Queries:
         }
         self.in_flight: dict[Address, Future[Result]] = {}
         self._starting_ids: dict[Address, str] = {}  # the query ids of the starts under way
-        self.tasks_under_way: dict[Address, Task] = {}  # the first task of each start under way
+        self.tasks_under_way: dict[Address, TaskProgress] = {}  # the first task of each start under way
         self._addresses_by_id: defaultdict[str, set[Address]] = defaultdict(set)  # in the last round
         self.upstreams: dict[Address, Any] = {}
         self.reports: tuple[QueryReport, ...] = ()  # of the last round
@@ -304,7 +304,7 @@ class Queries:
                 if isinstance(command, Switch):
                     self._starting_ids[command.address] = command.description.id
                     if tasks := open_tasks_of(command.description, self.memories[command.address]):
-                        self.tasks_under_way[command.address] = tasks[0]
+                        self.tasks_under_way[command.address] = TaskProgress(title=str(tasks[0]))
                     self._addresses_by_id[command.description.id].add(command.address)
                 self.in_flight[command.address] = self.jobs.submit(
                     kind or "start", command.address, self.switcher.run, command

@@ -18,7 +18,7 @@ from mzplan.model.stored import (
     InstanceName,
     Instant,
 )
-from mzplan.model.tasks import TaskOutcome
+from mzplan.model.tasks import TaskOutcome, TaskProgress
 
 DIGITS = 3  # of a measure, after the decimal point
 
@@ -199,7 +199,7 @@ class Observation(RunFacts):
     - `foreign_change`: how another writer last changed rows of the query's collection; None if it didn't.
     - `held`: what the query waits for, in words: a canary (meanwhile the last accepted description runs), the
       runner of another instance that still has to stop the query, a new generation, or a first copy.
-    - `task`: the one-off task that the start under way does first, in words.
+    - `task`: the work that the start under way does first.
     """
 
     address: Address = field(metadata=KEY)
@@ -232,7 +232,7 @@ class Observation(RunFacts):
     fault_fix: str | None = field(default=None, metadata=SPARSE)
     fault_since: float | None = field(default=None, metadata=SPARSE)
     counters: Counters | None = field(default=None, metadata=SPARSE)
-    task: str | None = field(default=None, metadata=SPARSE)
+    task: TaskProgress | None = field(default=None, metadata=SPARSE)
 
     @property
     def health(self) -> Condition:
@@ -328,7 +328,7 @@ class Status:
             return "waiting for Spark"
         seen = self.observations.get(address)
         if seen is not None and seen.task is not None:
-            return f"doing its {seen.task}"
+            return f"doing its {seen.task.title}"
         if seen is None or seen.run_id is None:
             return "to be started"
         runs = (seen.generation, seen.digest) == (seen.wanted_generation, seen.wanted_digest)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.model.stored import SPARSE, Positive
+from mzplan.model.times import instant_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +47,21 @@ class TaskOutcome:
     serial: Positive
     text: str = field(default="", metadata=SPARSE)
     facts: Mapping[str, Any] = field(default_factory=dict, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskProgress:
+    """How far the work is that a query does before it starts.
+
+    - `title`: the work for people: the title of a task, or "migration of its rows".
+    - `since`: when it began, in seconds since the epoch; None if it waits for a thread.
+    - `text`: how far it is, such as "writing 1,200 rows again"; "" if unknown.
+    """
+
+    title: str
+    since: float | None = field(default=None, metadata=SPARSE)
+    text: str = field(default="", metadata=SPARSE)
+
+    def __str__(self) -> str:
+        began = f"began at {instant_text(int(self.since) * 1000)}" if self.since is not None else "will begin"
+        return f"its {self.title} {began}{f': {self.text}' if self.text else ''}"

@@ -147,6 +147,7 @@ def query_to_json(query: QueryStatus) -> dict[str, Any]:
         "starts": dict(seen.counters.starts) if seen.counters else {},
         "started_because": cause_to_json(seen.started_because) if seen.started_because else None,
         **({"tasks": _tasks_to_json(query)} if resource.own_tasks else {}),
+        **({"task": encode(seen.task)} if seen.task is not None else {}),
     }
 
 
@@ -390,7 +391,14 @@ def awaited_rows(resource: ResourceState, seen: RunFacts | None) -> str:
 
 
 def _tasks(query: QueryStatus) -> str:
-    return "\n".join(f"its {task} is not done yet" for task in query.resource.open_tasks(query.observation))
+    """Return the work before a start, with how far it is, and the tasks that aren't done yet."""
+    seen = query.observation
+    current = seen.task if seen is not None and query.condition == "starting" else None
+    waiting = [str(task) for task in query.resource.open_tasks(seen)]
+    if current is not None:
+        waiting = [title for title in waiting if title != current.title]
+    lines = [f"its {title} is not done yet" for title in waiting]
+    return "\n".join(safe(line) for line in ([str(current)] if current is not None else []) + lines)
 
 
 def _fault(query: QueryStatus) -> str:

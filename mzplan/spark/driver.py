@@ -16,6 +16,7 @@ from mzplan.spark.job_watch import JobWatch
 from mzplan.spark.liveness import Liveness
 from mzplan.spark.progress import ProgressListener, listen
 from mzplan.spark.session import current_line, open_session
+from mzplan.spark.tasks.progress import TasksUnderWay
 from mzplan.spark.versions import delta_features
 from mzplan.warehouse.paths import absolute, local_path
 
@@ -34,6 +35,7 @@ class SparkDriver:
         self._context = context
         self._warehouse = absolute(context.directory, context.warehouse)
         self._progress = listener
+        self._tasks = TasksUnderWay()
         self._opening = threading.Lock()
         self._spark: SparkSession | None = None
         self._liveness: Liveness | None = None
@@ -61,7 +63,7 @@ class SparkDriver:
             self._versions = Versions(
                 mzplan=__version__, spark=spark.version, delta=line.delta, kafka=line.connector
             )
-            self._jobs = JobWatch(spark)
+            self._jobs = JobWatch(spark, self._tasks.measure)
             self._liveness = Liveness(spark, self._jobs.look)
             self._spark = spark
 

@@ -35,6 +35,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.losses import FirstCopy
 from mzplan.model.observed import Counters
+from mzplan.model.tasks import TaskProgress
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
@@ -94,6 +95,7 @@ class SparkExecutor(SparkDriver):
             interrupted_steps=self._interrupted_steps,
             source_runs=self._source_runs,
             sessions=QuerySessions(self._progress),
+            tasks=self._tasks,
         )
 
     def close(self) -> None:
@@ -329,6 +331,9 @@ class SparkExecutor(SparkDriver):
             self.stop(name)
 
     # ── reporting
+
+    def tasks_under_way(self) -> Mapping[Address, TaskProgress]:
+        return self._tasks.all()
 
     def query_counters(self) -> Mapping[Address, Counters]:
         return self._steps.counted()

@@ -22,11 +22,18 @@ REMOVED = "Spark has removed its only executor, which local mode can't start aga
 class JobWatch:
     """Watches the executors of a Spark session, and the stages that it has submitted.
 
-    `clock` returns seconds since the epoch, like Spark's times.
+    `measure` is called with Spark's status tracker. `clock` returns seconds since the epoch, like Spark's
+    times.
     """
 
-    def __init__(self, spark: SparkSession, clock: Callable[[], float] = time.time):
+    def __init__(
+        self,
+        spark: SparkSession,
+        measure: Callable[[Any], None] = lambda tracker: None,
+        clock: Callable[[], float] = time.time,
+    ):
         self._spark = spark
+        self._measure = measure
         self._clock = clock
         self._is_local = bool(spark.sparkContext._jsc.sc().isLocal())
         self._looks = 0
@@ -56,6 +63,7 @@ class JobWatch:
             oldest = stages[: 2 * cores + 2]
             if executors and any(self._is_waiting(tracker.getStageInfo(stage)) for stage in oldest):
                 self._cores, self._waited_at = cores, self._clock()
+            self._measure(tracker)
         return REMOVED if self._is_local and self._missing >= MISSING else None
 
     def scarce_cores(self) -> int:

@@ -39,6 +39,7 @@ from mzplan.spark.streams import (
 )
 from mzplan.spark.tasks.interface import TaskContext
 from mzplan.spark.tasks.open_tasks import do_open_tasks
+from mzplan.spark.tasks.progress import TasksUnderWay
 from mzplan.spark.versions import take_over
 from mzplan.spark.view_functions import function_of, rows_of_function
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
@@ -65,6 +66,7 @@ class StartContext:
     interrupted_steps: InterruptedSteps
     source_runs: Callable[[Address], bool]
     sessions: QuerySessions
+    tasks: TasksUnderWay
 
 
 class QueryStart:
@@ -133,11 +135,14 @@ class QueryStart:
             return
         self._use_scheduler_pool()
         connector = context.connectors.source(query.description.type)
-        with failures.raised_as(
-            "MZ063",
-            f"The rows of {query.address} could not be migrated",
-            query.address,
-            "nothing to do: mzplan retries, and keeps the former generation until then.",
+        with (
+            context.tasks.running(self._spark, query.address, "migration of its rows"),
+            failures.raised_as(
+                "MZ063",
+                f"The rows of {query.address} could not be migrated",
+                query.address,
+                "nothing to do: mzplan retries, and keeps the former generation until then.",
+            ),
         ):
             RowMigration(self._spark, context.warehouse, connector, query).begin(context.collections)
 
@@ -170,6 +175,7 @@ class QueryStart:
             resolve=self._resolve,
             sink_run=partial(self._sink_run, is_new=False),
             count_malformed=running.count_malformed,
+            under_way=self._context.tasks,
         )
         running.tasks_done = do_open_tasks(context, self._prepare_tasks)
 

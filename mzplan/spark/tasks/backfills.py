@@ -23,6 +23,7 @@ def _do(context: TaskContext, task: Task) -> None:
     connector = context.connectors.source(query.description.type)
     record = begin_backfill(connector, query, checkpoint, task)
     failpoint(Failpoint.BACKFILL_JOURNALED)
+    context.note(f"writing step {record.step}")
     log.info("%s: the %s begins, as step %d", query.address, task, record.step)
     _write(context, connector, record)
     failpoint(Failpoint.BACKFILL_WRITTEN)

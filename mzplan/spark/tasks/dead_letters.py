@@ -65,6 +65,7 @@ def _do(context: TaskContext, task: Task) -> None:
         record = TaskRecord(task=task, outcome=outcome, step=number, details={"path": path})
         checkpoint.tasks.record(record)
         failpoint(Failpoint.DEAD_LETTERS_JOURNALED)
+        context.note(f"writing {count(int(outcome.facts['rows']), 'row')} as step {number}")
         with writing_as(context.spark, checkpoint.log.query_id() or ""):
             append(good, number, context.collection)
     finally:

@@ -10,6 +10,7 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery, SinkRun
 from mzplan.connectors.catalogue import Connectors
 from mzplan.model.tasks import Task
 from mzplan.schema.description import Description
+from mzplan.spark.tasks.progress import TasksUnderWay
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class TaskContext:
     `resolve`: resolves another description of the same query.
     `sink_run`: returns the SinkRun for writing these columns.
     `count_malformed`: counts malformed records that are skipped or stored as dead letters.
+    `under_way`: shows how far the tasks are.
     """
 
     spark: SparkSession
@@ -36,6 +38,11 @@ class TaskContext:
     resolve: Callable[[Description], ResolvedQuery]
     sink_run: Callable[[tuple[Output, ...]], SinkRun]
     count_malformed: Callable[[int], None]
+    under_way: TasksUnderWay
+
+    def note(self, text: str) -> None:
+        """Set what the running task does now, for `status`."""
+        self.under_way.note(self.query.address, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,10 @@ def do_open_tasks(context: TaskContext, prepare: Callable[[], None]) -> tuple[Ta
     if todo:
         prepare()
     for task in todo:
-        with _failing(query.address, task):
+        with (
+            _failing(query.address, task),
+            context.under_way.running(context.spark, query.address, str(task)),
+        ):
             _KINDS[task.kind].do(context, task)
     return checkpoint.tasks.done()
 

@@ -56,6 +56,7 @@ REPLAY = TaskKind(do=_do)
 def _write(context: TaskContext, task: Task) -> int:
     """Write the task's rows. Return how many."""
     query, spark, connectors = context.query, context.spark, context.connectors
+    context.note("computing the rows to write")
     run = context.sink_run(analysed_outputs(spark, query, connectors.position(query.description)))
     content = SinkContent(
         query.description, context.resolve, connectors, context.warehouse, spark, carries=True
@@ -72,7 +73,7 @@ def _write(context: TaskContext, task: Task) -> int:
         content.leave()
     try:
         if number:
-            log.info("%s: writing %d rows again", query.address, number)
+            context.note(f"writing {count(number, 'row')} again")
             name = f"mzplan replay {task.serial} of {context.checkpoint.log.query_id()}"
             connectors.sink(query.description.type).put_again(rows, run, name)
     finally:

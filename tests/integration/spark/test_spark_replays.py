@@ -4,13 +4,18 @@ tables that were restored to an older copy: the table of a sink, and a collectio
 from __future__ import annotations
 
 import json
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mzplan.model.address import Address
 from mzplan.schema.description import Description
+from mzplan.spark.tasks.progress import TasksUnderWay
 from mzplan.warehouse.checkpoints import Checkpoint
 from tests.integration.spark.test_spark_verify_sinks import (
     LATEST,
@@ -39,6 +44,34 @@ def replayed(
     lab.finish(described)
     (done,) = [one for one in Checkpoint(str(lab.checkpoint(sink))).tasks.all() if one.task == asked]
     return int(done.outcome.facts["rows"])
+
+
+def test_a_task_shows_how_far_its_jobs_are(lab: Lab, tmp_path: Path) -> None:
+    address, context, go = Address("sink", "orders"), lab.spark.sparkContext, tmp_path / "go"
+    under_way, path = TasksUnderWay(), str(go)
+
+    def wait(number: int) -> None:
+        while number and not os.path.exists(path):  # noqa: PTH110
+            time.sleep(0.01)
+
+    def work() -> None:
+        with under_way.running(lab.spark, address, "replay of step 3"):
+            under_way.note(address, "writing 4 rows again")
+            context.parallelize(range(4), 4).foreach(wait)
+
+    def shown() -> str:
+        under_way.measure(context._jsc.sc().statusTracker())
+        return under_way.all()[address].text
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
+        try:
+            text = "writing 4 rows again, 1 of 4 Spark tasks of this job are done"
+            eventually("its progress is shown", lambda: address in under_way.all() and shown() == text)
+        finally:
+            go.touch()
+        done.result()
+    assert under_way.all() == {}
 
 
 @pytest.mark.nightly

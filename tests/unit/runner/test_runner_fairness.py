@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 
@@ -12,6 +13,7 @@ from mzplan.connectors.api.queries import Probe
 from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
+from mzplan.model.tasks import TaskProgress
 from mzplan.runner import proposals as runner_proposals
 from mzplan.schema.description import describe
 from tests.tasks import backfill
@@ -25,6 +27,7 @@ from tests.unit.runner.test_runner import (
     starts,
     with_copies,
 )
+from tests.unit.runner.test_status import status_text
 
 TASK = backfill(1, "2026-11-23T05:00:00Z", "2026-11-23T07:00:00Z")
 
@@ -48,8 +51,16 @@ def test_long_backfills_delay_nothing_else(narrow: World) -> None:
         assert not narrow.jobs.is_full("start")
         stages = [narrow.status().start_stage(Address("source", name)) for name in long]
         assert sorted(stages) == [f"doing its {TASK}", f"doing its {TASK}", "to be started"]
+        assert re.search(rf"\nsource\.., source\..: its {TASK} will begin\n", status_text(narrow))
+        progress = TaskProgress(title=str(TASK), since=100.0, text="writing step 7")
+        narrow.executor.tasks[Address("source", "a")] = progress
+        narrow.now += 10.0
+        narrow.rounds()
+        shown = f"source.a: its {TASK} began at 1970-01-01T00:01:40Z: writing step 7\n"
+        assert shown in status_text(narrow)
     finally:
         slow.let.set()
+        narrow.executor.tasks.clear()
     assert {seen.task for seen in narrow.settle().observations.values()} == {None}
     assert sorted(starts(narrow)) == ["sink.orders_out", *(f"source.{n}" for n in long), "source.orders"]
 

@@ -144,7 +144,7 @@ def watch(stages: Stages, now: list[float], *, is_local: bool = True) -> JobWatc
     java = SimpleNamespace(sc=lambda: context)
     master = "local[2]" if is_local else "spark://there:7077"
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master=master, _jsc=java, defaultParallelism=2))
-    return JobWatch(spark, lambda: now[0])
+    return JobWatch(spark, clock=lambda: now[0])
 
 
 @pytest.mark.parametrize(
