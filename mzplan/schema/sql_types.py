@@ -55,6 +55,7 @@ _DATE_UNITS = frozenset(["YEAR", "QUARTER", "MONTH", "WEEK", "DAY"])
 _PARTS = re.compile(
     r"(?:YEAR|MONTH|WEEK|DAY|HOUR|MINUTE)S?|YEAROFWEEK|QUARTER|(?:DAYOFWEEK|DOW)(?:_ISO)?|DOY", re.IGNORECASE
 )
+_DIGIT = re.compile("[09]")  # in the format of a number
 # The operators that functions compute as.
 _OPERATORS = {
     "mod": "Mod",
@@ -266,7 +267,11 @@ class ExpressionTypes:
             return None
         elif name == "map_zip_with":
             other = pair_of(self.of(more[0]))
-            body = self._body(more[1], pair[0], pair[1], other[1] if other else None)
+            key = wider(pair[0], other[0]) if other else None
+            if other is None or key is None:
+                return None
+            pair = key, pair[1]
+            body = self._body(more[1], *pair, other[1])
         else:
             body = self._body(more[0], *pair)
         if body in (None, NULL):
@@ -278,7 +283,7 @@ class ExpressionTypes:
     def _body(self, function: Any, *types: str | None) -> str | None:
         """Return the type of a function's result. `types`: its variables' types."""
         if type(function).__name__ != "Lambda":
-            return None
+            return self.of(function)
         names = [variable.name.lower() for variable in function.expressions]
         around = self._variables
         self._variables = {**around, **dict(zip(names, types, strict=False))}
@@ -405,6 +410,30 @@ class ExpressionTypes:
         opened = self._text.sql.index("(", start)
         return [self._text.sql[a + 1 : b].strip() for a, b in zip([opened, *ends], ends, strict=False)]
 
+    def _zipped(self, node: Any) -> str | None:
+        """Return the type of arrays_zip: a field has the name of its column, or else its number."""
+        from sqlglot import exp
+
+        fields = {}
+        for number, argument in enumerate(written.unnest() for written in arguments_of(node)):
+            element = inside(self.of(argument), "ARRAY")
+            if element is None or isinstance(argument, exp.Bracket | exp.Identifier):
+                return None
+            is_column = isinstance(argument, exp.Column | exp.Dot)
+            name = argument.name if is_column else str(number)
+            fields[name.lower()] = Column(name, element)
+        named = struct_of(fields.values())
+        return f"ARRAY<{named}>" if fields and len(fields) == len(arguments_of(node)) else None
+
+    def _to_number(self, node: Any) -> str | None:
+        """Return the type of to_number(text, format), whose digits follow from the format."""
+        arguments = arguments_of(node)
+        if len(arguments) != 2 or not arguments[1].is_string:
+            return None
+        whole, _, fraction = arguments[1].name.upper().replace("D", ".").partition(".")
+        scale = len(_DIGIT.findall(fraction))
+        return decimal_type(len(_DIGIT.findall(whole)) + scale, scale)
+
     def _from_json(self, node: Any) -> str | None:
         types = arguments_of(node)[1].name
         try:
@@ -455,6 +484,8 @@ _RULES: Mapping[str, Callable[[ExpressionTypes, Any], str | None]] = {
         ("map", ExpressionTypes._map),
         ("named_struct struct", ExpressionTypes._struct),
         ("from_csv from_json from_xml", ExpressionTypes._from_json),
+        ("arrays_zip", ExpressionTypes._zipped),
+        ("to_number try_to_number", ExpressionTypes._to_number),
         ("variant_get try_variant_get", ExpressionTypes._of_variant),
         ("WithinGroup", ExpressionTypes._ordered),
         (_HIGHER_ORDER, ExpressionTypes._higher_order),

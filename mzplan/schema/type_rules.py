@@ -138,22 +138,48 @@ def _text(types: Sequence[str | None]) -> str | None:
     return "STRING" if is_text else None
 
 
+def _by(types: Sequence[str | None]) -> str | None:
+    """Return the type of max_by(x, y), or of max_by(x, y, k): the k values of x."""
+    return types[0] if len(types) < 3 else f"ARRAY<{types[0]}>" if types[0] else None
+
+
+def _padded(types: Sequence[str | None]) -> str | None:
+    if types[0] != "BINARY":
+        return _text(types)
+    return "BINARY" if set(types[2:]) <= {"BINARY"} else _text(types[2:])
+
+
+def _uniform(types: Sequence[str | None]) -> str | None:
+    """Return the type of uniform(min, max): a DECIMAL keeps its digits beside a whole number."""
+    pair = {if_number(type_) for type_ in types[:2]}
+    if len(types) < 2 or None in pair:
+        return None
+    if floating := {"DOUBLE", "FLOAT"} & pair:
+        return min(floating)
+    decimals = pair - INTEGRAL.keys()
+    return _common(types[:2]) if not decimals else decimals.pop() if len(decimals) == 1 else None
+
+
 _NAMED: Mapping[str, Callable[[Sequence[str | None]], str | None]] = {
     "appended": _appended,
     "average": _average,
+    "average of 2": lambda types: _average(types[1:]) if len(types) > 1 else None,
+    "by": _by,
     "common": _common,
     "common of 2": lambda types: _common(types[1:]),
     "element": _element,
     "from entries": _from_entries,
     "number": lambda types: if_number(types[0]),
+    "padded": _padded,
     "percentile": _percentile,
     "percentile_approx": _percentile_approx,
     "sequence": _sequence,
     "sum": _sum,
     "text": _text,
     "texts of 2": lambda types: _text(types[1:]) and _text(types[-1:]) if len(types) > 1 else None,
+    "uniform": _uniform,
     "united": _united,
-    "zeroifnull": lambda types: wider(types[0], "INT") if if_number(types[0]) else None,
+    "zeroifnull": lambda types: wider(types[0], "INT") if if_number(types[0]) or types[0] == NULL else None,
 }
 
 

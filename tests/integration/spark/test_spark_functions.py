@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from mzplan.connectors.frames.files import CLOCK
 from mzplan.host.spark_lines import installed_line
 from mzplan.schema.functions import functions
 from tests.integration.spark_lab import Lab
+from tests.spark_lines import environment_of, other_line
 from tools.spark_functions import compare, functions_of
 
 pytestmark = pytest.mark.nightly
@@ -17,6 +22,13 @@ def test_the_table_has_the_functions_of_this_spark(lab: Lab) -> None:
     line = installed_line().spark
     known = {name for name, function in functions().items() if function.since <= line}
     assert {name for name in functions_of(lab.spark) if name.isidentifier()} - known <= {CLOCK}
+
+
+def test_no_function_of_the_other_line_is_typed_wrong() -> None:
+    environment = {**os.environ, **environment_of(other_line())}
+    command = [sys.executable, "-m", "tools.spark_functions"]
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert output.rstrip().endswith(", 0 calls wrong"), output
 
 
 def test_no_function_is_typed_wrong_and_most_are_typed(lab: Lab) -> None:
