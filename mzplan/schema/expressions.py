@@ -12,7 +12,14 @@ from functools import lru_cache
 from typing import Any
 
 from mzplan.schema.constants import constant_fault
-from mzplan.schema.functions import AGGREGATES, GENERATORS, WINDOWS, is_aggregate, unknown_functions
+from mzplan.schema.functions import (
+    AGGREGATES,
+    GENERATORS,
+    WINDOWS,
+    bare_calls,
+    is_aggregate,
+    unknown_functions,
+)
 from mzplan.schema.sql_text import SqlTextError, bare, read_trees
 
 
@@ -84,6 +91,7 @@ class Parsed:
     - `name`: the name of the result; None without one.
     - `star`: the expression stands for all columns, except those in `without` (in lower case).
     - `varies`: a part that has another value each time, such as `now()`, and its position; None without one.
+    - `bare_calls`: the functions that it calls without parentheses, each with its position.
     - `unknown`: the calls of functions that no supported Spark has, each with its position.
     """
 
@@ -95,6 +103,7 @@ class Parsed:
     star: bool = False
     without: frozenset[str] = frozenset()
     varies: tuple[str, int] | None = None
+    bare_calls: tuple[tuple[str, int], ...] = ()
     unknown: tuple[tuple[str, int], ...] = ()
 
 
@@ -199,8 +208,9 @@ class _Reader:
         columns = tuple(self._columns(tree))
         varies = self._varying_part(tree)
         unknown = tuple(unknown_functions(tree, self.text, self.skipped))
+        bare_ = tuple(bare_calls(tree, self.text))
         if self.where:
-            return Parsed(columns=columns, varies=varies, unknown=unknown)
+            return Parsed(columns=columns, varies=varies, bare_calls=bare_, unknown=unknown)
         if isinstance(tree, exp.Star):
             left_out = tree.args.get("except_") or ()
             if (
@@ -217,7 +227,7 @@ class _Reader:
             return Parsed("it has several names")
         named = isinstance(tree, exp.Alias | exp.Column | exp.Dot)
         name = (tree.alias or tree.name) if named else None
-        return Parsed(columns=columns, name=name, varies=varies, unknown=unknown)
+        return Parsed(columns=columns, name=name, varies=varies, bare_calls=bare_, unknown=unknown)
 
     def _star_fault(self, tree: Any) -> tuple[str, int] | None:
         """Return the fault of a `*` inside an expression, where it would include mzplan's own column."""

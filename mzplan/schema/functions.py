@@ -6,6 +6,7 @@ rule for its result type. `python -m tools.spark_functions` compares it with the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -33,6 +34,8 @@ AGGREGATES = _words(
     "regr_slope regr_sxx regr_sxy regr_syy skewness std stddev stddev_pop stddev_samp string_agg sum "
     "try_avg try_sum var_pop var_samp variance schema_of_variant_agg any some"
 )
+# Functions that may be called without parentheses. A column comes before them; the name of an item doesn't.
+BARE_CALLS = _words("current_date current_time current_timestamp current_user session_user user")
 WINDOWS = _words("cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number")
 GENERATORS = _words(
     "explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer session_window stack "
@@ -72,6 +75,21 @@ def functions() -> Mapping[str, Function]:
     """Return Spark's functions by name."""
     rows = (line.split("\t") for line in _TABLE.read_text(encoding="utf-8").splitlines())
     return {name: Function(since, result) for name, since, result in rows}
+
+
+def bare_calls(tree: Any, text: str) -> list[tuple[str, int]]:
+    """Return the functions that are called without parentheses, each with its first position in the text."""
+    from sqlglot import exp
+
+    names = (call.sql_name().lower() for call in tree.find_all(exp.Func) if "start" not in call.meta)
+    called = sorted(BARE_CALLS.intersection(names))
+    places = ((name, re.search(rf"(?i)\b{name}\b(?!\s*\()", text)) for name in called)
+    return [(name, place.start() if place else 0) for name, place in places]
+
+
+def function_or_column(name: str) -> str:
+    """Return how to say which of the two a name stands for."""
+    return f"write {name}() for the function, or `{name}` in backquotes for the column."
 
 
 def unknown_functions(tree: Any, text: str, prefix: int = 0) -> list[tuple[str, int]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -33,6 +33,7 @@ _UNRESOLVED = {
     f"{CATALYST}analysis.Unresolved{name}"
     for name in ("Attribute", "Function", "ExtractValue", "Star", "StarExceptOrReplace", "Alias")
 }
+_OF_PROJECTION = {f"{CATALYST}plans.logical.{name}" for name in ("Filter", "Project")}
 _FUNCTION = f"{CATALYST}analysis.UnresolvedFunction"
 _GENERATOR = f"{CATALYST}analysis.UnresolvedGenerator"
 _UNRESOLVED_OF_ROWS = _UNRESOLVED | {
@@ -165,19 +166,19 @@ class ExpressionCheck:
         refused = next((class_ for class_ in classes if not pattern.fullmatch(class_)), None)
         return _not_allowed(refused) if refused is not None else ""
 
-    def problem_of_projection(self, plan: Any, base: Any, node_names: Iterable[str]) -> str:
+    def problem_of_projection(self, plan: Any, base: Any) -> str:
         """Return a sentence about the first forbidden part of an analysed projection; "" without one.
 
-        The plan must be nodes of the classes in `node_names`, outermost first, on top of `base`.
+        On top of `base`, the plan may only select columns and leave out rows.
         """
-        for node_name in node_names:
+        while not plan.fastEquals(base):
             class_ = class_of(plan)
-            if class_ != f"{CATALYST}plans.logical.{node_name}":
+            if class_ not in _OF_PROJECTION:
                 return _not_allowed(class_)
             if problem := self.problem_of_analysed(plan):
                 return problem
             plan = plan.child()
-        return "" if plan.fastEquals(base) else _not_allowed(class_of(plan))
+        return ""
 
 
 def _not_allowed(class_: str) -> str:

@@ -23,7 +23,7 @@ from mzplan.schema.view_query import parse_view
 from mzplan.secrets.resolved import shortened
 from mzplan.spark.expression_trees import expression_check, time_in
 from mzplan.spark.failures import spark_message
-from mzplan.spark.query_trees import analysed_plan
+from mzplan.spark.query_trees import analysed_plan, nodes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,7 +91,6 @@ def project(
     expressions, or if they would do more than allowed.
     """
     words = _WORDS[query.address.kind]
-    nodes = ["Project"]
     items: list[str] = []
     places: dict[str, str] = {}  # of each item
     key_names = {key.lower() for key in keys}
@@ -109,7 +108,6 @@ def project(
                 unless_removed[item] = parsed.name
         filtered = rows
         if "where" in query.body:
-            nodes.append("Filter")
             condition = _sql(parse_where(query.body["where"]), words.condition, rows, query)
             # Spark evaluates OR from left to right.
             filtered = rows.where(f"{removed} OR ({condition})" if removed else condition)
@@ -126,7 +124,7 @@ def project(
         names = [column.name for column in query.columns]
         refused = (place for item, place in places.items() if item in items and not _accepts(rows, item))
         raise _refused(query, problem, next(refused, words.whole), names) from None
-    _require_nodes(projected, rows, nodes, words.whole, query)
+    _require_allowed(projected, rows, words.whole, query)
     return projected
 
 
@@ -154,16 +152,14 @@ def rows_where(rows: DataFrame, text: str, query: ResolvedQuery) -> DataFrame:
         raise
     except Exception as problem:
         raise _refused(query, problem, place, rows.columns) from None
-    _require_nodes(met, rows, ["Filter"], place, query)
+    _require_allowed(met, rows, place, query)
     return met
 
 
-def _require_nodes(
-    rows: DataFrame, base: DataFrame, nodes: Sequence[str], place: str, query: ResolvedQuery
-) -> None:
-    """Raise MzplanError MZ019 unless the rows' plan is these nodes, with allowed expressions, on `base`."""
+def _require_allowed(rows: DataFrame, base: DataFrame, place: str, query: ResolvedQuery) -> None:
+    """Raise MzplanError MZ019 unless the rows are a selection of `base` with allowed expressions."""
     check = expression_check(rows.sparkSession.sparkContext._gateway)
-    if refusal := check.problem_of_projection(analysed_plan(rows), analysed_plan(base), nodes):
+    if refusal := check.problem_of_projection(analysed_plan(rows), analysed_plan(base)):
         raise _not_allowed(query, place, refusal)
 
 
@@ -193,7 +189,8 @@ def _refuse_times(projected: Any, query: ResolvedQuery) -> None:
 
     Only Spark knows whether `day > 'today'` has such a text: it depends on the type of `day`.
     """
-    if time := time_in(projected.child().condition()):
+    condition = next(node.condition() for name, node in nodes_of(projected) if name == "Filter")
+    if time := time_in(condition):
         why = (
             f"Spark reads '{time}' as a time that changes. When a row is updated or deleted, its former "
             "state couldn't be found in the target."

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Location, Path, listed, shown
 from mzplan.schema.columns import CHANGE, POSITION, Column, DdlError
 from mzplan.schema.expressions import parse_select, parse_where
-from mzplan.schema.functions import NO_FUNCTION, functions
+from mzplan.schema.functions import BARE_CALLS, NO_FUNCTION, function_or_column, functions
 from mzplan.schema.source_columns import columns_of, keys_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class ExpressionCheck:
     - `owner`: the resource with the expressions, for messages. `read`: the collection, for messages.
     - `columns`: the collection's columns; None if they aren't known.
     - `place`: returns the location of a path, with an `offset` and a `length` in characters.
+    - `named`: whether an item may use the names of earlier items, as in a SELECT.
+    - `aliases`: the names of earlier items that items use, in lower case.
     """
 
     def __init__(
@@ -49,7 +51,10 @@ class ExpressionCheck:
         columns: list[str] | None,
         keyed: bool,
         place: Callable[..., Location],
+        *,
+        named: bool = False,
     ):
+        self.named, self.aliases = named, list[str]()
         self.owner, self.read, self.findings, self.columns, self.place = owner, read, findings, columns, place
         self.lower = {column.lower() for column in columns or ()} | {POSITION}
         self.own = {POSITION, CHANGE} if keyed else {POSITION}
@@ -65,7 +70,7 @@ class ExpressionCheck:
             if not self.check_syntax(parsed, path):
                 complete = False
                 continue
-            self.check_columns(parsed, path)
+            self.check_columns(parsed, path, seen if self.named else ())
             names = self._names(parsed, item, path)
             complete = complete and names is not None
             for name in names or ():
@@ -121,13 +126,27 @@ class ExpressionCheck:
         )
         return False
 
-    def check_columns(self, parsed: Parsed, path: Path) -> None:
-        """Report each column and each function that doesn't exist."""
+    def check_columns(self, parsed: Parsed, path: Path, earlier: Collection[str] = ()) -> None:
+        """Report each column and each function that doesn't exist.
+
+        `earlier`: the names of earlier items. A column of the collection comes before them.
+        """
         self._check_functions(parsed, path)
         if self.columns is None:
             return
+        for name, offset in parsed.bare_calls:
+            if name in self.lower:
+                self.findings.add(
+                    "MZ019",
+                    f"Ambiguous name {shown(name)}",
+                    f"{self.owner}: {self.read} has a column of this name, and Spark has a function.",
+                    function_or_column(name),
+                    location=self.place(path, offset=offset, length=len(name)),
+                )
         for name, offset in parsed.columns:
-            if name.lower() not in self.lower:
+            if name.lower() in {*earlier} - {*self.lower, *BARE_CALLS}:
+                self.aliases.append(name.lower())
+            elif name.lower() not in self.lower:
                 self.findings.add(
                     "MZ019",
                     f"Unknown column {shown(name)}",

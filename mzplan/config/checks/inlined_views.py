@@ -5,9 +5,9 @@ The query then reads the view's input collection, with the view's expressions in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.checks.expressions import columns_read
@@ -128,9 +128,7 @@ class InlinedViews:
         items = [item.text for item in query.items]
         columns = below.columns if below is not None else None
         if items != ["*"]:
-            columns = {}
-            for item in items:
-                columns.update(_item_columns(item, [column.name for column in read], below, names))
+            columns = dict(_columns(items, [column.name for column in read], below, names))
         condition = _condition(query.where.text if query.where else "", below, names)
         base = below.base if below is not None else query.collection.text
         _ensure_short(columns or {})
@@ -147,11 +145,8 @@ class InlinedViews:
         read = [column.name for column in columns_read(view) or ()]
         items: list[str] = list(own.get("select") or ["*"])
         if rows.columns is not None:
-            items = [
-                with_name(text, name)
-                for item in items
-                for name, text in _item_columns(item, read, rows, rows.names).values()
-            ]
+            columns = _columns(items, read, rows, rows.names)
+            items = [with_name(text, name) for _, (name, text) in columns]
         where = _condition(str(own.get("where", "")), rows, rows.names)
         _ensure_readable(items, where)
         if property_ is None:
@@ -176,16 +171,34 @@ class InlinedViews:
         )
 
 
-def _item_columns(
-    item: str, read: Sequence[str], rows: _Rows | None, names: Collection[str]
-) -> dict[str, tuple[str, str]]:
-    """Return the columns that an item of `select` gives; see `columns` of _Rows."""
-    parsed = parse_select(item)
-    if parsed.star:
-        return {n.lower(): (n, _column_below(n, rows)) for n in read if n.lower() not in parsed.without}
-    if parsed.problem or parsed.name is None:
-        raise SqlTextError(parsed.problem or "an expression has no name")
-    return {parsed.name.lower(): (parsed.name, _replace_columns(without_name(item), parsed, rows, names))}
+def _columns(
+    items: Sequence[str], read: Sequence[str], rows: _Rows | None, names: Collection[str]
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the columns that the items of `select` give; see `columns` of _Rows.
+
+    The expression of an earlier item replaces its name in later items. `read`: the columns that they read.
+    """
+    known = {name.lower() for name in read}
+    earlier: dict[str, str] = {}
+    varying: set[str] = set()
+    for item in items:
+        parsed = parse_select(item)
+        if parsed.star:
+            yield from (
+                (n.lower(), (n, _column_below(n, rows))) for n in read if n.lower() not in parsed.without
+            )
+            continue
+        if parsed.problem or parsed.name is None:
+            raise SqlTextError(parsed.problem or "an expression has no name")
+        text, name = without_name(item), parsed.name.lower()
+        used = {column.lower() for column, _ in parsed.columns} - known
+        if again := used & varying:
+            raise SqlTextError(f"{min(again)} has another value each time, and a later item uses it")
+        given = {alias: earlier[alias] for alias in used if alias in earlier}
+        text = _replace_columns(text, parsed, rows, {*names, *given}, given)
+        yield name, (parsed.name, text)
+        varying |= {name} if parsed.varies is not None else set()
+        earlier.setdefault(name, text)
 
 
 def _condition(own: str, rows: _Rows | None, names: Collection[str]) -> str:
@@ -196,11 +209,24 @@ def _condition(own: str, rows: _Rows | None, names: Collection[str]) -> str:
     return parts[0] if len(parts) == 1 else " AND ".join(f"({part})" for part in parts)
 
 
-def _replace_columns(text: str, parsed: Parsed, rows: _Rows | None, names: Collection[str]) -> str:
-    """Return an expression over an inlined view as an expression over the collection below."""
-    if rows is None or rows.columns is None:
+def _replace_columns(
+    text: str,
+    parsed: Parsed,
+    rows: _Rows | None,
+    names: Collection[str],
+    earlier: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return an expression over an inlined view as an expression over the collection below.
+
+    `earlier`: the expressions of names that the expression uses, over the collection below.
+    """
+    if not earlier and (rows is None or rows.columns is None):
         return text.strip()
-    return with_expressions(text, parsed, partial(_column_below, rows=rows), names).strip()
+
+    def given(name: str) -> str:
+        return earlier[name] if name in earlier else _column_below(name, rows)
+
+    return with_expressions(text, parsed, given, names).strip()
 
 
 def _column_below(name: str, rows: _Rows | None) -> str:

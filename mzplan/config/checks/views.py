@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys_read
 from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
@@ -20,6 +20,7 @@ from mzplan.config.findings import HERE, Findings, Location, Path, listed, shown
 from mzplan.connectors.api.outputs import SelectedColumn, columns_selected
 from mzplan.model.address import Address
 from mzplan.schema.columns import Column, DdlError, canonical_type, parse_columns, spark_type
+from mzplan.schema.expressions import parse_select
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.parse import QueryError
 from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
@@ -252,7 +253,8 @@ class _Expressions:
         names = [column.name for column in columns] if columns is not None else None
         label = read.label if read is not None else query.collection.text
         keyed, place = bool(keys), self._place
-        check = ExpressionCheck(self._resource.label, label, findings, names, keyed=keyed, place=place)
+        owner = self._resource.label
+        check = ExpressionCheck(owner, label, findings, names, keyed=keyed, place=place, named=True)
         before = findings.total
         check.select([item.text for item in query.items])
         if query.where is not None:
@@ -262,8 +264,21 @@ class _Expressions:
         self._keep(keys, key)
         if columns is None or findings.total > before:
             return None
-        stored = tuple(Column(c.name, spark_type(c.type), c.nullable) for c in columns)
-        return [(column, item) for item in query.items for column in columns_selected(item.text, stored)]
+        if check.aliases and not is_inlined(self._resource):
+            self._resource.derived["aliases"] = ((self._property,), 0)
+            self._resource.body = {**self._resource.body, "aliases": check.aliases}
+        return list(self._typed(columns))
+
+    def _typed(self, columns: Sequence[Column]) -> Iterator[tuple[SelectedColumn, QueryPart]]:
+        """Yield the view's columns, each with its item. An item may use the names of earlier items."""
+        known = {c.name.lower(): Column(c.name, spark_type(c.type), c.nullable) for c in columns}
+        stored = tuple(known.values())
+        for item in self._query.items:
+            is_star = parse_select(item.text).star
+            for column in columns_selected(item.text, stored if is_star else tuple(known.values())):
+                yield column, item
+                if column.type is not None:
+                    known.setdefault(column.name.lower(), Column(column.name, column.type))
 
     def _keep(self, keys: Sequence[str], key: Sequence[str] | None) -> None:
         """Fill in `key` of a view whose rows are updated and deleted. Report MZ019 for a wrong key."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mzplan.schema.columns import Column
-from mzplan.schema.functions import is_aggregate
+from mzplan.schema.functions import BARE_CALLS, bare_calls, function_or_column, is_aggregate
 from mzplan.schema.relations.parse import (
     QueryError,
     RelationalQuery,
     from_of,
     generator_of,
+    is_natural,
     named_queries,
     start_of,
 )
@@ -89,7 +90,8 @@ class Analysis:
 
     - `starred`: the columns that `*` stands for.
     - `used`: the columns that the result needs.
-    - `by_alias`: by position, the names that stand for an earlier item of their SELECT.
+    - `by_alias`: the names that stand for an earlier item of their SELECT, and the columns that a NATURAL
+      JOIN compares, with their positions.
     - `is_certain`: sqlglot's tree has everything that is in the text.
     """
 
@@ -98,16 +100,17 @@ class Analysis:
     operators: list[Operator] = field(default_factory=list)
     starred: list[Field] = field(default_factory=list)
     used: UsedFields = field(default_factory=UsedFields)
-    by_alias: dict[int, str] = field(default_factory=dict)
+    by_alias: set[tuple[int, str]] = field(default_factory=set)
     is_certain: bool = True
 
     @property
     def aliases(self) -> list[str]:
-        """Return the names that stand for an earlier item, in the order of the text.
+        """Return the names whose meaning depends on the columns that the inputs have, in the order of the
+        text.
 
-        If an input gets a column of such a name, the name stands for the column.
+        If an input gets a column with the name of an earlier item, the name stands for the column.
         """
-        return [name for _, name in sorted(self.by_alias.items())]
+        return [name for _, name in sorted(self.by_alias)]
 
     @property
     def used_by_star(self) -> list[str]:
@@ -271,6 +274,8 @@ class _Select:
         right = self._analysis.relation(join.this, self._names)
         left_streams, left_timed = scope.stream, _have_time(scope.relations)
         using = [column.name.lower() for column in join.args.get("using") or ()]
+        if is_natural(join):
+            using = self._natural(join, right)
         for column in join.args.get("using") or ():
             for relations in (scope.relations, [right]):
                 if not any(f.name.lower() == column.name.lower() for r in relations for f in r.fields):
@@ -287,12 +292,21 @@ class _Select:
         if left_streams and right.stream:
             outer = side in ("LEFT", "RIGHT", "FULL")
             timed = left_timed and _have_time([right])
-            missing = _missing_time(join, before[0], right)
+            missing = _missing_time(join, using, before[0], right)
             self._keeps("outer join" if outer else "join", start_of(join), timed, missing=missing)
         elif left_streams != right.stream:
             self._check_table(join, side, kind, left_streams)
         if kind in ("SEMI", "ANTI"):
             scope.relations, scope.visible = before
+
+    def _natural(self, join: Any, right: Relation) -> list[str]:
+        """Return the columns that a NATURAL JOIN compares, in lower case."""
+        shared = self._scope.shared_with(right)
+        if not shared:
+            problem = f"{right.label or right.name} has no column in common with the relations before it"
+            raise QueryError(problem, start_of(join.this), "write JOIN … ON.")
+        self._scope.by_alias.update((start_of(join.this), name) for name in shared)
+        return shared
 
     def _check_table(self, join: Any, side: str, kind: str, left_streams: bool) -> None:
         """Raise QueryError if a join keeps the rows of a snapshot that match no row of the stream."""
@@ -310,14 +324,23 @@ class _Select:
         """Raise QueryError for an unknown column."""
         from sqlglot import exp
 
+        self._check_bare_calls(tree)
         for column in tree.find_all(exp.Column):
             if not isinstance(column.this, exp.Star):
                 self._scope.find(column)
+
+    def _check_bare_calls(self, tree: Any) -> None:
+        """Raise QueryError for a function without parentheses that has the name of a column."""
+        for name, offset in bare_calls(tree, self._analysis.query.text.sql):
+            if self._scope.has(name):
+                problem = f"{name} is a column, and a function of Spark"
+                raise QueryError(problem, offset, function_or_column(name), "Ambiguous name")
 
     def _check_having(self, tree: Any) -> None:
         """Raise QueryError for an unknown column. In HAVING, an item's name comes before a column's."""
         from sqlglot import exp
 
+        self._check_bare_calls(tree)
         for column in tree.find_all(exp.Column):
             if len(column.parts) > 1 or column.name.lower() not in self._scope.aliases:
                 self._scope.find(column)
@@ -418,8 +441,8 @@ class _Select:
             return items[int(key.name) - 1].unalias()
         name = key.name.lower()
         is_alias = isinstance(key, exp.Column) and len(key.parts) == 1 and name in by_name
-        if is_alias and not self._scope.has(name):
-            self._scope.by_alias[start_of(key)] = name
+        if is_alias and not self._scope.has(name) and name not in BARE_CALLS:
+            self._scope.by_alias.add((start_of(key), name))
             return by_name[name]
         return key
 
@@ -524,15 +547,15 @@ def _have_time(relations: list[Relation]) -> bool:
     return any(column.event_time for relation in relations for column in relation.fields)
 
 
-def _missing_time(join: Any, left: list[Relation], right: Relation) -> str:
+def _missing_time(join: Any, using: list[str], left: list[Relation], right: Relation) -> str:
     """Return a condition that limits the time of a join; "" if its ON or USING has a time."""
     from sqlglot import exp
 
     sides = [_times(left), _times([right])]
     times = {name.lower() for side in sides for _, name in side}
-    conditions = [*(join.args.get("using") or ()), *filter(None, [join.args.get("on")])]
-    columns = (column for condition in conditions for column in condition.find_all(exp.Identifier))
-    if join.args.get("method") or any(column.name.lower() in times for column in columns):
+    condition = join.args.get("on")
+    names = [column.name for column in condition.find_all(exp.Identifier)] if condition is not None else []
+    if any(name.lower() in times for name in (*using, *names)):
         return ""
     a, b = (".".join(next(iter(side), (name, "ts"))) for side, name in zip(sides, "ab", strict=True))
     return f"{b} BETWEEN {a} AND {a} + INTERVAL 1 HOUR"

@@ -253,6 +253,11 @@ def from_of(select: Any) -> Any:
     return source.this if source is not None else None
 
 
+def is_natural(join: Any) -> bool:
+    """Return whether this is a NATURAL JOIN."""
+    return str(join.args.get("method") or "").upper() == "NATURAL"
+
+
 def generator_of(node: Any) -> str:
     """Return the kind of a generator such as explode(…), by sqlglot's classes; "" for another node."""
     kind = type(node).__name__
@@ -308,7 +313,8 @@ class _Checks:
             _refuse("a SELECT has no FROM", node, "write SELECT … FROM a source or view of the project.")
         self._relation(source)
         for join in node.args.get("joins") or ():
-            if _argument_names(join) - {"this", "on", "using", "side", "kind"}:
+            others = _argument_names(join) - {"this", "on", "using", "side", "kind"}
+            if others - {"method"} or (others and (not is_natural(join) or join.kind in ("SEMI", "ANTI"))):
                 _refuse("this kind of JOIN isn't allowed", join, "write JOIN … ON or JOIN … USING (…).")
             self._relation(join.this)
             if join.args.get("on") is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mzplan.schema.functions import BARE_CALLS
 from mzplan.schema.relations.parse import QueryError, start_of
 from mzplan.schema.type_rules import wider
 
@@ -62,14 +63,14 @@ class Scope:
     - `visible`: the columns that need no qualifier, in the order of `*`. USING shows a column once.
     - `aliases`: the items of the SELECT by name, for GROUP BY, HAVING and later items.
     - `used`: the columns that expressions of the whole query name.
-    - `by_alias`: by position, the names in the whole query that stand for an earlier item of their SELECT.
+    - `by_alias`: see Analysis.
     """
 
     relations: list[Relation] = field(default_factory=list)
     visible: list[tuple[Relation, Field]] = field(default_factory=list)
     aliases: dict[str, Field] = field(default_factory=dict)
     used: UsedFields = field(default_factory=UsedFields)
-    by_alias: dict[int, str] = field(default_factory=dict)
+    by_alias: set[tuple[int, str]] = field(default_factory=set)
 
     @property
     def stream(self) -> bool:
@@ -118,8 +119,8 @@ class Scope:
             raise QueryError(f"{names[0]} is a column of {which}", start_of(column), hint, "Ambiguous column")
         if found_in:
             return found_in[0][1], names[1:]
-        if lower[0] in self.aliases:
-            self.by_alias[start_of(column)] = lower[0]
+        if lower[0] in self.aliases and (len(names) > 1 or lower[0] not in BARE_CALLS):
+            self.by_alias.add((start_of(column), lower[0]))
             return self.aliases[lower[0]], names[1:]
         raise UnknownColumnError(names[0], start_of(column.parts[0]), self.relations)
 
@@ -130,6 +131,11 @@ class Scope:
             if any(found is field for field in relation.fields):
                 return ".".join([f"r{number}", found.name.lower(), *map(str.lower, rest)])
         return ".".join([found.name.lower(), *map(str.lower, rest)])
+
+    def shared_with(self, relation: Relation) -> list[str]:
+        """Return the columns that a NATURAL JOIN with this relation compares, in lower case."""
+        others = {column.name.lower() for column in relation.fields}
+        return [name for _, column in self.visible if (name := column.name.lower()) in others]
 
     def star(self, table: str = "") -> list[tuple[Relation, Field]]:
         """Return the columns of `*`, or of `table.*`, with their relations."""

@@ -47,6 +47,19 @@ GOOD = {
     "o.ts + INTERVAL 1 HOUR": "id BIGINT, paid DOUBLE",
     "SELECT id FROM orders JOIN payments USING (id)": "id BIGINT",
     "SELECT id FROM orders LEFT SEMI JOIN payments USING (id)": "id BIGINT",
+    "SELECT * FROM orders NATURAL JOIN (SELECT id AS ID, ts, paid FROM payments)": (
+        "id BIGINT, ts TIMESTAMP, customer BIGINT, amount DECIMAL(10,2), note STRING, tags ARRAY<STRING>, "
+        "paid DOUBLE"
+    ),
+    "SELECT * FROM orders NATURAL LEFT JOIN customers": f"{COLUMNS['orders']}, city STRING",
+    "SELECT id, window(ts, '1 hour').start AS h FROM orders": "id BIGINT, h TIMESTAMP",
+    "SELECT id, json_tuple(note, 'a', 'b') FROM orders": "id BIGINT, c0 STRING, c1 STRING",
+    "SELECT inline_outer(array(struct(id, note))) AS (a, b) FROM orders": "a BIGINT, b STRING",
+    "SELECT t.b FROM (SELECT id, ts FROM orders) AS t(a, b)": "b TIMESTAMP",
+    "SELECT p.a, d FROM payments AS p(a, b, c, d)": "a BIGINT, d TIMESTAMP",
+    "WITH q(a) AS (SELECT id FROM orders) SELECT a, a + 1L AS b, b * 2L AS c FROM q": (
+        "a BIGINT, b BIGINT, c BIGINT"
+    ),
     "SELECT a.id, b.note FROM orders a JOIN orders b ON a.id = b.customer": "id BIGINT, note STRING",
     f"SELECT customer, {WINDOW}.start AS minute, sum(amount) AS total FROM orders "
     f"GROUP BY customer, {WINDOW}": "customer BIGINT, minute TIMESTAMP, total DECIMAL(20,2)",

@@ -94,6 +94,16 @@ def committed(folder: Path, views: dict[str, Any], sources: str = SOURCES) -> Pa
             "orders: customer STRING, id BIGINT, city STRING",
         ),
         (
+            "SELECT * FROM (SELECT id, customer FROM orders) o NATURAL LEFT JOIN customers",
+            CUSTOMERS,
+            "orders: customer STRING, id BIGINT, city STRING",
+        ),
+        (
+            "SELECT ts, paid FROM orders NATURAL JOIN payments",
+            {},
+            "orders, payments: ts TIMESTAMP, paid DOUBLE",
+        ),
+        (
             "WITH t AS (SELECT id, tag FROM orders LATERAL VIEW explode(tags) e AS tag) "
             "SELECT t.id, tag FROM t UNION ALL SELECT id, 'paid' FROM payments",
             {},
@@ -134,6 +144,11 @@ def committed(folder: Path, views: dict[str, Any], sources: str = SOURCES) -> Pa
         ),
         (f"SELECT exists(tags, t -> t = 'x') AS x {OR_NULL}", {}, "orders, payments: x BOOLEAN"),
         ("SELECT id, posexplode(tags) AS (p, t) FROM orders", {}, "orders: id BIGINT, p INT, t STRING"),
+        (
+            f"SELECT customer, max_by(id, ts) AS a, max_by(id, ts, 2) b, regr_avgx(1, amount) AS c {GROUPED}",
+            BY_CUSTOMER,
+            "orders: customer STRING, a BIGINT, b ARRAY<BIGINT>, c DECIMAL(14,6)",
+        ),
         (f"{NUMBERED} HAVING n > 2", update("c"), "orders: c STRING, n BIGINT, m BIGINT"),
         (
             "SELECT sum(n) n, window(window_time(w), '1 hour') AS h FROM (SELECT window(ts, '1 minute') AS w,"
@@ -203,6 +218,15 @@ REFUSED: list[tuple[Any, ...]] = [
     ("SELECT w.* FROM (SELECT struct(id, ts) AS w FROM orders) x", {}, "list its fields: w.field"),
     ("SELECT FROM orders GROUP BY customer", {"output": "update"}, "it selects no column"),
     ("SELECT id, id FROM orders JOIN payments USING (id)", {}, "two columns are called id"),
+    ("SELECT city FROM payments NATURAL JOIN customers", CUSTOMERS, "no column in common", "JOIN … ON"),
+    ("SELECT id FROM orders NATURAL LEFT SEMI JOIN payments", {}, "this kind of JOIN"),
+    ("SELECT 'a' AS user, user AS u FROM orders JOIN payments USING (id)", {}, 'Unknown column "user"'),
+    (
+        "SELECT id, current_date d FROM orders JOIN (SELECT id, 1 AS current_date FROM payments) USING (id)",
+        {},
+        "Ambiguous name",
+        "write current_date() for the function, or `current_date` in",
+    ),
     ("SELECT id FROM orders JOIN orders USING (id)", {}, "two relations are called orders"),
     ("SELECT id FROM orders WHERE sum(id) > 1 GROUP BY id", {}, "WHERE has an aggregate function"),
     ("SELECT count(*) AS n, * FROM payments GROUP BY 2", update("id"), "the number of an item beside `*`"),
@@ -384,15 +408,19 @@ def test_a_new_column_with_the_name_of_an_alias_is_a_change(tmp_path: Path) -> N
         "inner": {"query": f"SELECT {aliased} FROM (SELECT DISTINCT ts FROM orders) x", **ORDERS_MARK},
         "having": {"query": f"SELECT customer, count(*) AS small {GROUPED} HAVING small > 1", **BY_CUSTOMER},
         "hidden": {"query": f"SELECT customer, 'a' AS small, count(*) AS n {GROUPED}", **BY_CUSTOMER},
+        "row": {"query": f"SELECT id, {aliased} FROM orders"},
+        "natural": {"query": "SELECT id FROM orders NATURAL JOIN nums", "snapshots": ["nums"]},
     }
-    committed(tmp_path, views)
-    write(tmp_path, files(views, SOURCES.replace("tags ARRAY", "small INT, tags ARRAY")))
+    nums = SOURCES + '  nums: {type: local, schema: "id BIGINT, small INT", key: [id]}\n'
+    committed(tmp_path, views, nums)
+    write(tmp_path, files(views, nums.replace("tags ARRAY", "small INT, tags ARRAY")))
     effects = planned_effects(tmp_path)
-    others = dict.fromkeys(["source.orders", "view.inner", "view.having", "view.hidden"], "restart")
-    assert effects == {"view.tagged": "restart", "view.pairs": "replace", **others}
+    others = ["source.orders", "view.inner", "view.having", "view.hidden", "view.natural", "view.row"]
+    assert effects == {"view.tagged": "restart", "view.pairs": "replace", **dict.fromkeys(others, "restart")}
     plan = mzplan(tmp_path, "plan").out
     assert "its state can't be kept: a name now stands for another value" in plan
-    assert "names in the query now stand for other values" in plan
+    assert "view.natural: the change to `aliases` names in the query now stand for other values" in plan
+    assert "Also 2 others: view.row, view.tagged." in plan
 
 
 def test_blanks_comments_and_spellings_of_a_duration_change_nothing(tmp_path: Path) -> None:

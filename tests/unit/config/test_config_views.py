@@ -47,6 +47,22 @@ sinks:
     assert same.body["schema"] == f"id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), {TAGS}"
 
 
+def test_an_item_can_use_the_name_of_an_earlier_item(tmp_path: Path) -> None:
+    views = """\
+views:
+  v: {query: "SELECT id + 1 AS next, next * 2 AS twice, amount AS id, id AS own FROM orders WHERE id > 1"}
+  inner: {materialize: false, query: "SELECT id AS amount, upper(customer) AS w, w || 'x' AS l FROM orders"}
+  outer: {query: "SELECT l, amount + 1 AS a, a + a AS b FROM inner"}
+"""
+    found = load(tmp_path, {"a.yaml": ORDERS + views})
+    v, outer = (resource(found, f"view.{name}").body for name in ("v", "outer"))
+    assert v["schema"] == "next BIGINT, twice BIGINT, id DECIMAL(10,2), own BIGINT NOT NULL"
+    assert (v["from"], v["aliases"], outer["aliases"]) == ("orders", ["next"], ["a", "a"])
+    assert outer["query"] == (
+        "SELECT\n  (upper(customer)) || 'x' AS l,\n  id + 1 AS a,\n  (id + 1) + (id + 1) AS b\nFROM orders\n"
+    )
+
+
 def view(query: str, more: str = "", name: str = "v") -> str:
     return f"views:\n  {name}: {{query: {json.dumps(query)}{more}}}\n"
 
@@ -73,6 +89,16 @@ MISTAKES: list[tuple[str, ...]] = [
     (view("SELECT id, sum(amount) AS s FROM orders"), "5:22 MZ019", "id is neither in GROUP BY nor in an"),
     (view("SELECT id FROM orders", ', schema: "a BIGINT, b INT"'), "5:47 MZ230", "Its query gives id, in"),
     (view("SELECT tags FROM orders", f", schema: {TAGS} NOT NULL"), "5:49 MZ230", "tags may be NULL"),
+    (view("SELECT id + 1 AS n FROM orders WHERE n > 1"), "5:52 MZ019", "source.orders has the columns id,"),
+    (view("SELECT n + 1 AS m, id + 1 AS n FROM orders"), "5:22 MZ019", "source.orders has the columns id,"),
+    (view("SELECT 'a' AS user, user AS u FROM orders"), "5:35 MZ019", 'Unknown column "user"'),
+    (
+        view("SELECT id, id AS current_date FROM orders", name="a")
+        + '  v: {query: "SELECT id, current_date + 1 AS d FROM a"}\n',
+        "6:26 MZ019",
+        "Ambiguous name",
+        "write current_date() for the function, or `current_date` in",
+    ),
     (view("SELECT id + 1 AS id FROM latest"), "5:40 MZ019", "keeps the latest row of each key (id)"),
     (view("SELECT id AS i FROM latest", ", key: [id]"), "5:44 MZ019", "gives the key i", "remove `key`"),
     (view("SELECT id FROM orders", ", key: [id]"), "5:39 MZ019", "its query reads orders, which has no key"),
@@ -168,6 +194,11 @@ views:
         ("  v: {materialize: false, query: SELECT uuid() AS u FROM orders}\n", "another value in each query"),
         (INLINED[7:] + "  v: {query: 'SELECT struct(id, tags) AS s FROM short'}\n", "named_struct"),
         (INLINED[7:] + "  v: {query: 'SELECT transform(tags, id -> id) AS s FROM short'}\n", "id may be a"),
+        (
+            INLINED[7:]
+            + "  v: {query: 'SELECT rand() AS r, r + 1 AS s FROM short', schema: 'r DOUBLE, s DOUBLE'}\n",
+            "r has another value each time",
+        ),
         (LONG, "its SQL gets too long"),
     ],
 )
