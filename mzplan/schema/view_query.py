@@ -6,6 +6,7 @@ these parts, never the text itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,38 +20,16 @@ from mzplan.schema.kinds import ResourceKind
 from mzplan.schema.relations.parse import is_same_query, with_names
 from mzplan.schema.sql_text import SqlTextError, Token, bare, collection_name, tokens
 
-_ONE_ROW = "a view computes each of its rows from one row of one collection"
+_NOT_OF_ROWS = "it isn't SELECT … FROM a collection WHERE …, which computes each row from one row"
 _BY = frozenset(["cluster", "distribute", "group", "order", "sort"])
 _BEFORE_OPERAND = frozenset(["where", "and", "or", "not"])
-_CLAUSES = {
-    "anti": "joins",
-    "cluster": "partitions its rows (CLUSTER BY)",
-    "cross": "joins",
-    "distribute": "partitions its rows (DISTRIBUTE BY)",
-    "except": "compares whole collections (EXCEPT)",
-    "full": "joins",
-    "group": "aggregates (GROUP BY)",
-    "having": "aggregates (HAVING)",
-    "inner": "joins",
-    "intersect": "compares whole collections (INTERSECT)",
-    "join": "joins",
-    "lateral": "makes several rows of one (LATERAL VIEW)",
-    "left": "joins",
-    "limit": "counts its rows (LIMIT), and a stream has no end",
-    "minus": "compares whole collections (MINUS)",
-    "natural": "joins",
-    "offset": "counts its rows (OFFSET), and a stream has no end",
-    "order": "puts its rows in order (ORDER BY), and a stream has no end",
-    "pivot": "aggregates (PIVOT)",
-    "qualify": "compares its rows (QUALIFY)",
-    "right": "joins",
-    "semi": "joins",
-    "sort": "puts its rows in order (SORT BY), and a stream has no end",
-    "tablesample": "takes a sample (TABLESAMPLE)",
-    "union": "reads several collections (UNION)",
-    "unpivot": "makes several rows of one (UNPIVOT)",
-    "window": "compares its rows (WINDOW)",
-}
+_CLAUSES = frozenset(
+    re.findall(
+        r"\w+",
+        "anti cluster cross distribute except full group having inner intersect join lateral left limit "
+        "minus natural offset order pivot qualify right semi sort tablesample union unpivot window",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +56,13 @@ class ViewQuery:
     items: tuple[QueryPart, ...] = ()
     where: QueryPart | None = None
     named: tuple[tuple[int, int], ...] = ()
+
+    def fault(self) -> tuple[str, int] | None:
+        """Return why a row view can't have the query, and the position; None if it can."""
+        if self.problem:
+            return self.problem, self.offset
+        faults = ((parsed.problem, part.offset + parsed.offset) for part, parsed in self.expressions())
+        return next((fault for fault in faults if fault[0]), None)
 
     def expressions(self) -> Iterator[tuple[QueryPart, Parsed]]:
         """Yield the items and then the condition, each with its parsed form."""
@@ -126,11 +112,6 @@ def parse_view(text: str) -> ViewQuery:
         return _parse(sql, list(tokens(sql)))
     except SqlTextError as refused:
         return ViewQuery(refused.problem, refused.offset)
-
-
-def is_of_rows(query: ViewQuery) -> bool:
-    """Return whether a query computes each row from one row of one collection."""
-    return not query.problem and not any(parsed.problem for _, parsed in query.expressions())
 
 
 def with_collection(text: str, name: str) -> str:
@@ -185,39 +166,26 @@ def _qualifiers(read: list[Token], name: str) -> Iterator[int]:
 
 
 def _parse(sql: str, read: list[Token]) -> ViewQuery:
-    if not read or read[0].word != "select":
-        begins = "begins with WITH" if read and read[0].word == "with" else "does not begin with SELECT"
-        raise SqlTextError(f"it {begins}; {_ONE_ROW}: SELECT … FROM a collection", 0)
-    if read[1:] and read[1].word in ("distinct", "all"):
-        raise SqlTextError(f"it compares its rows (SELECT {read[1].text.upper()}); {_ONE_ROW}", read[1].start)
+    if not read or read[0].word != "select" or (read[1:] and read[1].word in ("distinct", "all")):
+        raise SqlTextError(_NOT_OF_ROWS)
     source = _from(read)
-    if source + 1 >= len(read):
-        raise SqlTextError("it names no collection: SELECT … FROM a collection", len(sql.rstrip()))
-    name = read[source + 1]
-    collection = QueryPart(name.name, name.start)
+    name = read[source + 1] if source + 1 < len(read) else read[source]
     after = read[source + 2 : source + 3]
-    odd = (
-        name if not is_valid_name(name.name) else after[0] if after and after[0].text in (".", "(") else None
-    )
-    if odd is not None:
-        raise SqlTextError(
-            "it must read a source or view of the project by its name",
-            odd.start,
-        )
+    if not is_valid_name(name.name) or (after and after[0].text in (".", "(")):
+        raise SqlTextError(_NOT_OF_ROWS, name.start)
     rest, alias = _alias(read[source + 2 :])
-    where = _where(rest)
-    qualifiers = list(_qualifiers(read, alias or collection.text))
+    has_condition = _has_condition(rest)
+    qualifiers = list(_qualifiers(read, alias or name.name))
     named = sorted([source + 1, *([] if alias else qualifiers)])
     sql = _drop_qualifiers(sql, read, qualifiers)
-    end = rest[0].start if rest else len(sql)
     items = tuple(_items(sql, read[1:source], read[source].start))
     if second := [item for item in items if item.text.startswith("*")][1:]:
         raise SqlTextError("it has all columns twice", second[0].offset)
-    condition = QueryPart(sql[end + len("where") :], end + len("where")) if where else None
+    end = rest[0].end if has_condition else 0
     return ViewQuery(
-        collection=collection,
+        collection=QueryPart(name.name, name.start),
         items=items,
-        where=condition,
+        where=QueryPart(sql[end:], end) if has_condition else None,
         named=tuple((read[place].start, read[place].end) for place in named),
     )
 
@@ -227,31 +195,26 @@ def _from(read: list[Token]) -> int:
     for place, (before, token) in enumerate(pairwise(read), 1):
         if token.word == "from" and before.word != "distinct" and before.text != ".":
             return place
-    raise SqlTextError("it has no FROM: SELECT … FROM a collection", read[-1].end)
+    raise SqlTextError(_NOT_OF_ROWS, read[-1].end)
 
 
 def _alias(rest: list[Token]) -> tuple[list[Token], str]:
     """Return the tokens after the collection's name and its alias, and the alias; "" without one."""
-    says_as = bool(rest) and rest[0].word == "as"
-    named = rest[1:] if says_as else rest
+    named = rest[1:] if rest and rest[0].word == "as" else rest
     if named and named[0].name and named[0].depth == 0 and named[0].word not in (*_CLAUSES, "where"):
         return named[1:], named[0].name
-    if says_as:
-        raise SqlTextError("no name follows AS: FROM a collection AS a name", rest[0].start)
     return rest, ""
 
 
-def _where(rest: list[Token]) -> bool:
+def _has_condition(rest: list[Token]) -> bool:
     """Return whether a condition follows; nothing may come after it."""
     for before, token, after in zip([None, *rest], rest, [*rest[1:], None], strict=False):
         is_clause = token.word in _CLAUSES and (token.word not in _BY or (after and after.word == "by"))
-        if not is_clause or (before is not None and _awaits_operand(before)):
-            continue
-        if not (token.word in ("left", "right") and after and after.kind == "open"):
-            raise SqlTextError(f"it {_CLAUSES[token.word]}; {_ONE_ROW}", token.start)
+        is_call = token.word in ("left", "right") and after and after.kind == "open"
+        if is_clause and not is_call and not (before is not None and _awaits_operand(before)):
+            raise SqlTextError(_NOT_OF_ROWS, token.start)
     if rest and rest[0].word != "where":
-        others = "reads several collections" if rest[0].text == "," else f"has {rest[0].text[:40]!r}"
-        raise SqlTextError(f"it {others}: only WHERE may follow the collection", rest[0].start)
+        raise SqlTextError(_NOT_OF_ROWS, rest[0].start)
     return bool(rest)
 
 

@@ -29,7 +29,7 @@ from mzplan.schema.relations.parse import (
 )
 from mzplan.schema.relations.rules import WrongKeyError, broken_rules
 from mzplan.schema.relations.scopes import UnknownColumnError
-from mzplan.schema.view_query import is_of_rows, parse_view
+from mzplan.schema.view_query import parse_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def is_row_view(
 ) -> bool:
     """Return whether a query, with the inlined views that it reads, computes each row from one row."""
     query = parse_view(text)
-    if not is_of_rows(query):
+    if query.fault() is not None:
         return False
     name = query.collection.text
     inner = inlined_query(declared.get(FROM.address(name, declared)))

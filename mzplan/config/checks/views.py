@@ -77,23 +77,21 @@ class Views:
             InlinedViews(self.declared, self.findings).check(resource)
         relational = any(name in resource.body for name in _RELATIONAL)
         relational = relational or resource.body.get("output", "append") != "append"
-        if relational or not is_row_view(text, self.declared):
-            try:
-                query = expand_query(text, self.declared)
-            except QueryError as error:
-                refuse(resource, property_, error, self.findings)
-                return
-            if relational or not query.query.is_plain:
-                self._derive_relational(resource, property_, query)
-                return
-        self._derive_rows(resource, property_, text)
-
-    def _derive_rows(self, resource: Declaration, property_: str, text: str) -> None:
-        """Fill in a view that computes each row from one row."""
-        query = parse_view(text)
-        if query.problem:
-            self._refuse(resource, property_, query)
+        rows = parse_view(text)
+        if not relational and is_row_view(text, self.declared):
+            self._derive_rows(resource, property_, rows)
             return
+        try:
+            query = expand_query(text, self.declared)
+            if not relational and query.query.is_plain and (fault := rows.fault()) is not None:
+                raise QueryError(*fault)
+        except QueryError as error:
+            refuse(resource, property_, error, self.findings)
+        else:
+            self._derive_relational(resource, property_, query)
+
+    def _derive_rows(self, resource: Declaration, property_: str, query: ViewQuery) -> None:
+        """Fill in a view that computes each row from one row."""
         name = query.collection.text
         source = FROM.address(name, self.declared)
         self._derive(source)
@@ -103,7 +101,8 @@ class Views:
             resource, property_, query, self.declared.get(source), self.findings
         ).selected()
         if selected == []:
-            self._refuse(resource, property_, ViewQuery("it leaves out every column", query.items[0].offset))
+            error = QueryError("it leaves out every column", query.items[0].offset)
+            refuse(resource, property_, error, self.findings)
         elif selected is not None:
             self._schema(resource, property_, selected)
 
@@ -162,15 +161,6 @@ class Views:
                     "read a collection without a key, or write the view as SQL.",
                     location=resource.location(path_of(role)),
                 )
-
-    def _refuse(self, resource: Declaration, property_: str, query: ViewQuery) -> None:
-        self.findings.add(
-            "MZ019",
-            "Not a query that a view can compute",
-            f"{resource.label}: {query.problem}.",
-            "write SELECT … FROM a source or view of the project, and WHERE to leave rows out.",
-            location=resource.location((property_,), offset=query.offset),
-        )
 
     def _schema(
         self, resource: Declaration, property_: str, selected: list[tuple[SelectedColumn, QueryPart]]
