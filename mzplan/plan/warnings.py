@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from mzplan.model.address import Address, natural, natural_item
@@ -19,9 +18,10 @@ from mzplan.plan.highlights import row_fields
 from mzplan.plan.targets import STATE
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.object_names import identity
-from mzplan.schema.relations.analysis import Analysis, Input
+from mzplan.schema.relations.analysis import NAMES, analyse
 from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
 from mzplan.schema.relations.rules import watermarks_for
+from mzplan.schema.relations.tree import Analysis, Input
 from mzplan.schema.source_columns import columns_of, keys_of
 
 Records = Mapping[Address, ResourceState]
@@ -205,7 +205,10 @@ def check_joins(
         is_new = change.action in ("create", "replace")
         if not is_new and not any(field.property_name in _DECIDING for field in change.fields):
             continue
-        analysis = _analysis(view, resources)
+        try:
+            analysis = _analysis(view, resources)
+        except QueryError:  # the checks of the files have reported it
+            continue
         joins = [operator for operator in analysis.operators if operator.kind == "join"]
         unlimited = [join for join in joins if not join.timed]
         if unlimited:
@@ -223,7 +226,7 @@ def check_joins(
 
 
 def _analysis(view: ResourceState, resources: Mapping[Address, ResourceState]) -> Analysis:
-    """Return the analysis of a view's query, as far as the query can be analysed."""
+    """Return the analysis of a view's query. Raises QueryError."""
     marks, tables = view.body.get("watermarks", {}), view.snapshots.values()
     inputs = {
         address.name: Input(
@@ -234,10 +237,7 @@ def _analysis(view: ResourceState, resources: Mapping[Address, ResourceState]) -
         )
         for address in (*view.reads.values(), *tables)
     }
-    analysis = Analysis(parse_query(view.body["query"]), inputs)
-    with suppress(QueryError):  # the checks of the files have reported it
-        analysis.result()
-    return analysis
+    return analyse(parse_query(view.body["query"]), inputs, view.body, NAMES)
 
 
 Resources = Mapping[Address, ResourceState]

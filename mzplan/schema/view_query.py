@@ -166,8 +166,10 @@ def _qualifiers(read: list[Token], name: str) -> Iterator[int]:
 
 
 def _parse(sql: str, read: list[Token]) -> ViewQuery:
-    if not read or read[0].word != "select" or (read[1:] and read[1].word in ("distinct", "all")):
+    if not read or read[0].word != "select":
         raise SqlTextError(_NOT_OF_ROWS)
+    if read[1:] and read[1].word in ("distinct", "all"):
+        raise SqlTextError(_NOT_OF_ROWS, read[1].start)
     source = _from(read)
     name = read[source + 1] if source + 1 < len(read) else read[source]
     after = read[source + 2 : source + 3]
@@ -200,9 +202,12 @@ def _from(read: list[Token]) -> int:
 
 def _alias(rest: list[Token]) -> tuple[list[Token], str]:
     """Return the tokens after the collection's name and its alias, and the alias; "" without one."""
-    named = rest[1:] if rest and rest[0].word == "as" else rest
+    says_as = bool(rest) and rest[0].word == "as"
+    named = rest[1:] if says_as else rest
     if named and named[0].name and named[0].depth == 0 and named[0].word not in (*_CLAUSES, "where"):
         return named[1:], named[0].name
+    if says_as:
+        raise SqlTextError("no name follows AS: FROM a collection AS a name", rest[0].start)
     return rest, ""
 
 

@@ -19,7 +19,7 @@ from mzplan.schema.column_replacement import quoted_name
 from mzplan.schema.columns import spark_type
 from mzplan.schema.functions import functions
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.analysis import Analysis, Input, Item
+from mzplan.schema.relations.analysis import NAMES, PASSES, analyse
 from mzplan.schema.relations.parse import (
     QueryError,
     RelationalQuery,
@@ -27,8 +27,9 @@ from mzplan.schema.relations.parse import (
     ensure_few,
     parse_query,
 )
-from mzplan.schema.relations.rules import WrongKeyError, broken_rules
+from mzplan.schema.relations.rules import WrongKeyError
 from mzplan.schema.relations.scopes import UnknownColumnError
+from mzplan.schema.relations.tree import Input, Item
 from mzplan.schema.view_query import parse_view
 
 
@@ -157,20 +158,16 @@ class RelationalView:
         inputs = self._inputs()
         if inputs is None or self._findings.total > before:
             return None
-        analysis = Analysis(query, inputs)
         try:
-            result = analysis.result()
-            if not is_inlined(resource):
-                for broken in broken_rules(analysis, result, resource.body):
-                    raise broken
+            analysis = analyse(query, inputs, resource.body, NAMES if is_inlined(resource) else PASSES)
         except QueryError as refused:
             refused.offset = self._expanded.written(refused.offset)
             refuse(resource, self._property, refused, self._findings)
             return None
         if not is_inlined(resource):
-            self._keep_aliases(analysis)
-            self._keep_state(analysis)
-        return result.items
+            self._keep("aliases", analysis.aliases)
+            self._keep("state", analysis.state)
+        return analysis.root.items
 
     def _inputs(self) -> dict[str, Input] | None:
         """Return the inputs by name; None if the columns of one aren't known."""
@@ -274,23 +271,11 @@ class RelationalView:
             location=self._resource.location(("watermarks", name, "column")),
         )
 
-    def _keep_aliases(self, analysis: Analysis) -> None:
-        """Fill in `aliases`, if names in the query stand for earlier items."""
-        if analysis.aliases:
-            self._resource.derived["aliases"] = ((self._property,), 0)
-            self._resource.body = {**self._resource.body, "aliases": analysis.aliases}
-
-    def _keep_state(self, analysis: Analysis) -> None:
-        """Fill in `state`, if the query keeps state."""
-        if not analysis.operators:
-            return
-        numbered = {name: number for number, name in enumerate(self._query.places)}
-        marks = sorted((numbered[name], mark["column"].lower()) for name, mark in self._watermarks.items())
-        self._resource.derived["state"] = ((self._property,), 0)
-        # The state depends on the used columns that `*` stands for, and on their order.
-        aliases = [("alias", name) for name in analysis.aliases]
-        digest = self._query.digest(*marks, *analysis.used_by_star, *aliases)
-        self._resource.body = {**self._resource.body, "state": digest}
+    def _keep(self, name: str, value: object) -> None:
+        """Fill in a property that follows from the query, if it has a value."""
+        if value:
+            self._resource.derived[name] = ((self._property,), 0)
+            self._resource.body = {**self._resource.body, name: value}
 
 
 def refuse(resource: Declaration, property_: str, error: QueryError, findings: Findings) -> None:

@@ -1,4 +1,4 @@
-"""The rules of Structured Streaming that can be checked by the SQL of a relational view alone.
+"""The pass that checks the rules of Structured Streaming, as far as the SQL of a view shows them.
 
 Spark checks the other rules when the runner validates the view.
 """
@@ -9,15 +9,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mzplan.schema.expressions import varying_in
-from mzplan.schema.relations.analysis import Analysis, Operator, Result
-from mzplan.schema.relations.parse import QueryError
+from mzplan.schema.relations.parse import QueryError, generator_of
+from mzplan.schema.relations.tree import Analysis, Block, Operator
 
 _OUTPUTS = ("append", "update")
 
 
-def broken_rules(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
-    """Yield an error for each rule that a query breaks with the settings of its view."""
-    operators, output = analysis.operators, body.get("output", "append")
+def check_rules(analysis: Analysis) -> None:
+    """Raise QueryError for the first rule that a query breaks with the settings of its view."""
+    for broken in _broken_rules(analysis):
+        raise broken
+
+
+def _broken_rules(analysis: Analysis) -> Iterator[QueryError]:
+    operators, body = analysis.operators, analysis.body
+    output = body.get("output", "append")
     if output not in _OUTPUTS:  # reported elsewhere
         return
     if body.get("snapshots"):
@@ -41,9 +47,9 @@ def broken_rules(analysis: Analysis, result: Result, body: Mapping[str, Any]) ->
                 f"limit it: {limit}.",
             )
     if output == "update":
-        yield from _updates(analysis, result, body)
+        yield from _updates(analysis)
     else:
-        yield from _appends(analysis, result)
+        yield from _appends(analysis)
         if "key" in body:
             yield WrongKeyError("a view that only adds rows has no key", "remove `key`, or aggregate by it.")
 
@@ -63,7 +69,7 @@ def _beside_snapshots(analysis: Analysis) -> Iterator[QueryError]:
         )
 
 
-def _appends(analysis: Analysis, result: Result) -> Iterator[QueryError]:
+def _appends(analysis: Analysis) -> Iterator[QueryError]:
     for operator in analysis.operators:
         if operator.timed or operator.kind not in ("aggregation", "DISTINCT"):
             continue
@@ -75,10 +81,10 @@ def _appends(analysis: Analysis, result: Result) -> Iterator[QueryError]:
                 "GROUP BY window(…).",
             )
         else:
-            yield _without_time(analysis, result, operator)
+            yield _without_time(analysis, operator)
 
 
-def _without_time(analysis: Analysis, result: Result, operator: Operator) -> QueryError:
+def _without_time(analysis: Analysis, operator: Operator) -> QueryError:
     """Return the error if no watermark bounds the state of an operator in append mode."""
     is_distinct = operator.kind == "DISTINCT"
     name, column = next(((n, i.event_time) for n, i in analysis.inputs.items() if i.event_time), ("", ""))
@@ -92,7 +98,8 @@ def _without_time(analysis: Analysis, result: Result, operator: Operator) -> Que
         why = "rows are added once and never change, and without a watermark they are never complete"
         by = f"declare {watermarks_for(analysis)} and "
         by += "select that column" if is_distinct else "group by a window of that column"
-    columns = [item.field.name for item in result.items if item.groups or is_distinct]
+    root = analysis.root
+    columns = [item.field.name for item in root.items if is_distinct or root.groups_in(item)]
     key = f"`key: [{', '.join(columns)}]`" if columns else "`key`"
     grouped = "GROUP BY in place of DISTINCT" if is_distinct else "a GROUP BY"
     return QueryError(
@@ -112,9 +119,9 @@ def watermarks_for(analysis: Analysis) -> str:
     return f"`watermarks: {{{', '.join(marks)}}}`"
 
 
-def _updates(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
+def _updates(analysis: Analysis) -> Iterator[QueryError]:
     operators = analysis.operators
-    if result.grouped_by is None:
+    if analysis.root.groups is None:
         yield QueryError(
             "`output: update` needs a GROUP BY in the outermost SELECT, by which rows are updated",
             0,
@@ -134,30 +141,29 @@ def _updates(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Ite
             varying[1],
             "use columns of the rows only.",
         )
-    yield from _keys(result, body)
+    yield from _keys(analysis.root, analysis.body)
 
 
-def _keys(result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
+def _keys(root: Block, body: Mapping[str, Any]) -> Iterator[QueryError]:
     """Yield an error unless `key` has exactly the columns of the GROUP BY: one row for each group."""
-    wanted = [item.field.name for item in result.items if item.groups]
-    covered = {group for item in result.items for group in item.groups}
-    if not result.grouped_by:
+    keys = [item for item in root.items if root.groups_in(item)]
+    wanted = [item.field.name for item in keys]
+    several = next((item.offset for item in root.items if generator_of(item.tree)), None)
+    if not root.groups:
         yield QueryError("an aggregation of all rows has no key", 0, "group by a column.")
-    elif len(covered) < result.grouped_by:
+    elif len({group for item in keys for group in root.groups_in(item)}) < len(root.groups):
         yield QueryError(
             "the SELECT leaves out an expression of the GROUP BY, and rows are updated by all of them",
-            result.items[0].offset,
+            root.items[0].offset,
             "select each expression of the GROUP BY under a name.",
         )
-    elif result.several is not None:
+    elif several is not None:
         yield QueryError(
             "an item makes several rows of a group, and rows are updated by their group",
-            result.several,
+            several,
             "select the array itself; or use LATERAL VIEW, whose rows are grouped.",
         )
-    elif (
-        item := next((i for i in result.items if i.groups and "MAP<" in (i.field.type or "")), None)
-    ) is not None:
+    elif (item := next((key for key in keys if "MAP<" in (key.field.type or "")), None)) is not None:
         yield QueryError(
             f"{item.field.name} is a MAP, and rows can't be found by one",
             item.offset,

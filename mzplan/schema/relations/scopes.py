@@ -10,6 +10,8 @@ from mzplan.schema.functions import BARE_CALLS
 from mzplan.schema.relations.parse import QueryError, start_of
 from mzplan.schema.type_rules import wider
 
+_KEEP_TIME = frozenset(["window", "session_window", "window_time"])
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -124,13 +126,50 @@ class Scope:
             return self.aliases[lower[0]], names[1:]
         raise UnknownColumnError(names[0], start_of(column.parts[0]), self.relations)
 
-    def key(self, column: Any) -> str:
-        """Return a text that is the same for all ways to write a column. Raises QueryError as `find`."""
+    def key(self, tree: Any) -> str:
+        """Return a text that is equal for equal expressions, whatever the qualifiers of their columns.
+
+        Raises QueryError as `find`.
+        """
+        from sqlglot import exp
+
+        tree = tree.unnest()
+        if isinstance(tree, exp.Column) and not isinstance(tree.this, exp.Star):
+            return self._column_key(tree)
+        parts = [type(tree).__name__.lower()]
+        for name, value in tree.args.items():
+            values = value if isinstance(value, list) else [value]
+            given = [self.key(v) if isinstance(v, exp.Expression) else repr(v) for v in values if v]
+            parts += [name, *given] if given else []
+        return f"({' '.join(parts)})"
+
+    def _column_key(self, column: Any) -> str:
         found, rest = self.find(column)
         for number, relation in enumerate(self.relations):
             if any(found is field for field in relation.fields):
                 return ".".join([f"r{number}", found.name.lower(), *map(str.lower, rest)])
         return ".".join([found.name.lower(), *map(str.lower, rest)])
+
+    def keeps_time(self, tree: Any) -> bool:
+        """Return whether an expression is a column with a watermark, or a window over one."""
+        from sqlglot import exp
+
+        tree = tree.unnest()
+        if isinstance(tree, exp.Column):
+            found, rest = self.find(tree)
+            return found.event_time and not rest
+        is_window = isinstance(tree, exp.Anonymous) and str(tree.name).lower() in _KEEP_TIME
+        return is_window and bool(tree.expressions) and self.keeps_time(tree.expressions[0])
+
+    def is_edge(self, tree: Any) -> bool:
+        """Return whether an expression is the start or end of a window over a column with a watermark."""
+        from sqlglot import exp
+
+        tree = tree.unnest()
+        if isinstance(tree, exp.Column):
+            found, rest = self.find(tree)
+            return found.event_time and bool(rest)
+        return isinstance(tree, exp.Dot) and self.keeps_time(tree.this)
 
     def shared_with(self, relation: Relation) -> list[str]:
         """Return the columns that a NATURAL JOIN with this relation compares, in lower case."""

@@ -1,0 +1,142 @@
+"""The tree of a query that the passes read and fill in (see analysis.PASSES)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mzplan.schema.columns import Column
+from mzplan.schema.relations.parse import RelationalQuery
+from mzplan.schema.relations.scopes import Field, Relation, Scope, UsedFields
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A collection that a query can read. `event_time`: the column with the watermark, "" for none."""
+
+    columns: tuple[Column, ...]
+    label: str
+    stream: bool
+    event_time: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A column of a SELECT or UNION, and its expression in sqlglot's tree; None for a UNION."""
+
+    field: Field
+    offset: int
+    tree: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A JOIN in a SELECT.
+
+    - `node`: sqlglot's Join.
+    - `left`, `right`: the relations before it, and the relation that it adds.
+    - `using`: the columns of USING or NATURAL, in lower case.
+    - `side`: LEFT, RIGHT, FULL, or "".
+    """
+
+    node: Any
+    left: tuple[Relation, ...]
+    right: Relation
+    using: tuple[str, ...]
+    side: str
+
+
+@dataclass(slots=True)
+class Block:
+    """A SELECT or a UNION.
+
+    - `node`: sqlglot's Select or Union.
+    - `parts`: the blocks that it reads, and its joins, in the order in which Spark computes them.
+    - `items`: its columns.
+    - `stream`: whether some of its rows come from a stream.
+    - `scope`: what names in a SELECT stand for.
+    - `groups`: the GROUP BY expressions of a SELECT, with items in place of their numbers and names; None for
+      a SELECT that doesn't aggregate.
+    """
+
+    node: Any
+    parts: list[Block | Join] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+    stream: bool = False
+    scope: Scope = field(default_factory=Scope)
+    groups: list[Any] | None = None
+
+    @property
+    def is_union(self) -> bool:
+        return type(self.node).__name__ == "Union"
+
+    def walk(self) -> Iterator[Block | Join]:
+        """Yield the blocks and the joins of a query, in the order in which Spark computes them."""
+        for part in self.parts:
+            yield from part.walk() if isinstance(part, Block) else (part,)
+        yield self
+
+    def groups_in(self, item: Item) -> frozenset[int]:
+        """Return the numbers of the GROUP BY expressions that an item contains."""
+        keys = [self.scope.key(group) for group in self.groups or ()]
+        own = {self.scope.key(tree) for tree in (item.tree, _window_of(item.tree)) if tree is not None}
+        return frozenset(number for number, key in enumerate(keys) if key in own)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of a query that keeps state.
+
+    - `kind`: `aggregation`, `DISTINCT`, `join` or `outer join`.
+    - `timed`: a column with a watermark bounds the state, so that rows are complete at some point.
+    - `by_edge`: the query groups by the start or end of a window of such a column, which doesn't bound the
+      state.
+    - `missing`: for a join, the condition on the time that its ON needs; "" if it has one.
+    """
+
+    kind: str
+    offset: int
+    timed: bool
+    by_edge: bool = False
+    missing: str = ""
+
+
+@dataclass(slots=True)
+class Analysis:
+    """A query over these inputs, by name, with what the passes find.
+
+    - `body`: the settings of the view.
+    - `root`: the outermost SELECT or UNION.
+    - `operators`: the operators that keep state, in the order in which Spark computes them.
+    - `starred`: the columns that `*` stands for.
+    - `used`: the columns that the result needs.
+    - `by_alias`: the names that stand for an earlier item of their SELECT, and the columns that a NATURAL
+      JOIN compares, with their positions.
+    - `state`: a digest of the query that computes the state; "" if it keeps none.
+    """
+
+    query: RelationalQuery
+    inputs: Mapping[str, Input]
+    body: Mapping[str, Any]
+    root: Block = field(default_factory=lambda: Block(None))
+    operators: list[Operator] = field(default_factory=list)
+    starred: list[Field] = field(default_factory=list)
+    used: UsedFields = field(default_factory=UsedFields)
+    by_alias: set[tuple[int, str]] = field(default_factory=set)
+    state: str = ""
+
+    @property
+    def aliases(self) -> list[str]:
+        """Return the names whose meaning depends on the columns that the inputs have, in the order of the
+        text.
+
+        If an input gets a column with the name of an earlier item, the name stands for the column.
+        """
+        return [name for _, name in sorted(self.by_alias)]
+
+
+def _window_of(tree: Any) -> Any:
+    """Return the window in `window(…).start` or `.end`, each of which belongs to one window only."""
+    is_dot = type(tree).__name__ == "Dot" and type(tree.this).__name__ == "Anonymous"
+    return tree.this if is_dot and str(tree.this.name).lower() == "window" else None
