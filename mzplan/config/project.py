@@ -41,6 +41,7 @@ from mzplan.model.resources import (
     Retries,
     RunEventSettings,
     RunnerSettings,
+    Webhook,
 )
 from mzplan.model.times import seconds
 from mzplan.schema.kinds import with_defaults
@@ -202,7 +203,13 @@ def _runner_settings(body: dict[str, Any]) -> RunnerSettings:
             interval=seconds(lineage["interval"]),
             namespace=lineage.get("namespace", ""),
         ),
+        notify=tuple(_webhook(hook) for hook in body["notify"]),
     )
+
+
+def _webhook(body: dict[str, Any]) -> Webhook:
+    body = with_defaults(load_schema(_SCHEMA)["properties"]["notify"]["items"], body)
+    return Webhook(url=body["url"], on=tuple(body["on"]))
 
 
 def excluded_folders(directory: str, settings: Settings) -> list[str]:

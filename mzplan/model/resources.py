@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import SourceRange
-from mzplan.model.stored import KEY, OPTIONAL, InstanceName, Port, Positive, Seconds, Wait, stored
+from mzplan.model.stored import KEY, OPTIONAL, SPARSE, InstanceName, Port, Positive, Seconds, Wait, stored
 
 # JSON-like: str, int, float, bool, None, list, dict. Never mutated once a resource holds it.
 Body = Mapping[str, Any]
@@ -142,6 +142,17 @@ class RunEventSettings:
     namespace: str = ""
 
 
+Topic = Literal["failed", "drift", "applied"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """A webhook for notifications. `url`: a secret reference. `on`: the topics that it is told."""
+
+    url: str
+    on: tuple[Topic, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSettings:
     """The settings in mzplan.yaml for runners, which take effect when they are committed.
@@ -160,6 +171,7 @@ class RunnerSettings:
     run_events: RunEventSettings = field(
         default=RunEventSettings(), metadata=stored("lineage", optional=True)
     )
+    notify: tuple[Webhook, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

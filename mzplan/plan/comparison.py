@@ -204,6 +204,7 @@ def _column_text(column: Column | None) -> Any:
 
 Instances = Mapping[str, Instance]
 _SECRET = "lineage.api_key"
+_SECRET_URL = re.compile(r"notify\[\d+\]\.url")
 
 
 def settings_changes(
@@ -219,14 +220,18 @@ def settings_changes(
     return tuple(
         FieldChange(
             path=path,
-            before=None if path == _SECRET else before.get(path),
-            after=None if path == _SECRET else after.get(path),
-            sensitive=path == _SECRET,
+            before=None if _is_secret(path) else before.get(path),
+            after=None if _is_secret(path) else after.get(path),
+            sensitive=_is_secret(path),
             effect="in-place",
         )
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
     )
+
+
+def _is_secret(path: str) -> bool:
+    return path == _SECRET or _SECRET_URL.fullmatch(path) is not None
 
 
 def _leaves(settings: RunnerSettings, instances: Instances) -> dict[str, Any]:
@@ -243,6 +248,9 @@ def _leaves(settings: RunnerSettings, instances: Instances) -> dict[str, Any]:
         "lineage.interval": shortest(events.interval),
         "lineage.namespace": events.namespace or None,
     }
+    for number, hook in enumerate(settings.notify):
+        leaves[f"notify[{number}].url"] = hook.url
+        leaves[f"notify[{number}].on"] = ", ".join(hook.on)
     for name, instance in instances.items():
         leaves[f"instances.{name}.type"] = instance.type
     for name, place in settings.metrics.items():

@@ -41,6 +41,7 @@ from mzplan.runner.shutdown import exit_if_busy, runner_error, shut_down
 from mzplan.runner.telemetry import RunEvents, Telemetry, run_events_of
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.runner.watchdog import Watchdog
+from mzplan.runner.webhooks import notify
 from mzplan.secrets.digests import ensure_key
 from mzplan.secrets.guards import CommittedGuard
 from mzplan.secrets.policy import Guard, Policy
@@ -188,6 +189,9 @@ def _serve(
             RunEvents() if is_dry else run_events_of(settings, event_settings, secrets, policy, warehouse)
         ),
         metrics,
+        notifier=None
+        if is_dry
+        else lambda hook: notify(runner, settings.project, hook, secrets, policy, find_drift),
     )
     runner = Runner(
         controller,

@@ -12,8 +12,9 @@ from mzplan.controller.observations import InstanceOverview
 from mzplan.host.extras import missing_extras_reported, require_extra
 from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
 from mzplan.model.history import GitRevision
-from mzplan.model.resources import MetricsPlace, ProjectSettings, RunEventSettings, RunnerSettings
+from mzplan.model.resources import MetricsPlace, ProjectSettings, RunEventSettings, RunnerSettings, Webhook
 from mzplan.runner.metrics import MetricsServer
+from mzplan.runner.notifications import Notifier
 from mzplan.runner.run_events.receiver import cleartext_warning, receiver_of
 from mzplan.runner.run_events.watch import EventSender, RunWatch
 from mzplan.secrets.policy import Policy
@@ -63,7 +64,8 @@ class Telemetry:
 
     `serve` starts the metrics server, and `report` the run events. `place`, from the command line, overrides
     the metrics address in the state. If the metrics server can't start, `observe` starts it again after
-    RETRY_SECONDS. `clock` returns monotonic seconds.
+    RETRY_SECONDS. `notifier` starts to notify a webhook; None if the runner notifies nobody. `clock` returns
+    monotonic seconds.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Telemetry:
         report: Callable[[RunEventSettings], RunEvents],
         place: MetricsPlace | None = None,
         clock: Callable[[], float] = time.monotonic,
+        notifier: Callable[[Webhook], Notifier] | None = None,
     ):
         self._instance = instance
         self._serve, self._report = serve, report
@@ -82,6 +85,9 @@ class Telemetry:
         self._server: MetricsServer | None = None
         self._settings: RunEventSettings | None = None
         self._events = RunEvents()
+        self._notifier = notifier
+        self._hooks: tuple[Webhook, ...] = ()
+        self._notifiers: list[Notifier] = []
 
     def configure(self, settings: RunnerSettings, revision: GitRevision | None = None) -> None:
         """Restart the metrics or the run events if the committed settings differ from the current ones.
@@ -99,6 +105,9 @@ class Telemetry:
             # In a thread, because the former server may not answer, and no round should wait for it.
             threading.Thread(target=before.close, kwargs={"lost": False}, name="events", daemon=True).start()
         self._events.follow(revision)
+        if settings.notify != self._hooks and self._notifier is not None:
+            self._close_notifiers(0.0)
+            self._hooks, self._notifiers = settings.notify, [*map(self._notifier, settings.notify)]
 
     def observe(self, overview: InstanceOverview) -> None:
         """Queue run events for a round, and start the metrics server if an earlier start failed."""
@@ -118,6 +127,12 @@ class Telemetry:
 
     def close(self, *, lost: bool) -> None:
         self._events.close(lost=lost)
+        self._close_notifiers(LAST_SECONDS)
+
+    def _close_notifiers(self, seconds: float) -> None:
+        for notifier in self._notifiers:
+            notifier.close(seconds)
+        self._notifiers = []
 
 
 def run_events_of(

@@ -27,9 +27,9 @@ from mzplan.store.backends.backend import (
 
 STATE_KEY = "mzplan.state.json"
 _IN_ROOT = (STATE_KEY, "hold.json", "parallelism.json")  # the folder may also contain other files
-_FOLDERS = ("history", "leases", "status", "proposals", "journal", "events")
+_FOLDERS = ("history", "leases", "status", "proposals", "journal", "events", "notifications")
 _OWN_FILES = "lock\nhold.json\nparallelism.json\n.mutex\n.*.tmp\n"
-IGNORED = f"status/\nleases/\nproposals/\njournal/\nevents/\n{_OWN_FILES}"
+IGNORED = f"status/\nleases/\nproposals/\njournal/\nevents/\nnotifications/\n{_OWN_FILES}"
 
 
 class LocalBackend:
@@ -203,7 +203,7 @@ class LocalBackend:
         is_state = key == STATE_KEY
         version = ""
         # Runners' files contain digests of secrets and servers' messages. The state may be committed to git.
-        mode = 0o600 if key.startswith(("status/", "events/")) else 0o644
+        mode = 0o600 if key.startswith(("status/", "events/", "notifications/")) else 0o644
         try:
             moving = self._exclusively(key, expected)
             with self._files.replacing(key, mode=mode, durable=durable, moving=moving) as file:

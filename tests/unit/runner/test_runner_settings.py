@@ -13,7 +13,7 @@ from mzplan.config import load_configuration, load_project
 from mzplan.controller.observations import InstanceOverview
 from mzplan.features.state.edit_plans import plan_rollback
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.resources import MetricsPlace, Retries, RunEventSettings, RunnerSettings
+from mzplan.model.resources import MetricsPlace, Retries, RunEventSettings, RunnerSettings, Webhook
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
@@ -38,6 +38,7 @@ EDITS = {
         "0.0.0.0",
     ),
     KEPT + "runner: {survive_store_outage: 5m}\n": ("runner.survive_store_outage", "1h", "5m"),
+    KEPT + "notify: [{url: '${env:HOOK}', on: [failed, drift]}]\n": ("notify[0].on", None, "failed, drift"),
     KEPT + "instances: {local: {type: dry}}\n": ("instances.local.type", "embedded", "dry"),
 }
 
@@ -88,6 +89,9 @@ def test_settings_are_read_from_the_project(tmp_path: Path) -> None:
         ("lineage: {api_key: '${env:K}'}", "MZ006"),
         ("lineage: {url: 'https://ol', timeout: 0s}", "MZ005"),
         ("lineage: {host: ol}", "MZ004"),
+        ("notify: [{url: 'https://hooks.example/secret-1'}]", "MZ016"),
+        ("notify: [{url: '${env:HOOK}', on: [everything]}]", "MZ005"),
+        ("notify: [{on: [failed]}]", "MZ006"),
     ],
 )
 def test_wrong_settings_are_an_error(tmp_path: Path, text: str, code: str) -> None:
@@ -188,6 +192,24 @@ def test_metrics_and_run_events_follow_the_committed_settings() -> None:
     assert log == [
         *("serve 127.0.0.1:1", "events to nobody"),
         *("close 1", "serve 127.0.0.1:3", "events to http://o", "close 3"),
+    ]
+    log.clear()
+    hooks = (Webhook(url="${env:A}", on=("failed",)), Webhook(url="${env:B}", on=("failed",)))
+
+    def notifier(hook: Webhook) -> Any:
+        log.append(f"tell {hook.url}")
+        return SimpleNamespace(close=lambda seconds: log.append(f"stop {hook.url}"))
+
+    log.clear()
+    notifying = Telemetry("local", serve, report, notifier=notifier)
+    for _ in range(2):
+        notifying.configure(RunnerSettings(notify=hooks))
+    notifying.configure(RunnerSettings(notify=hooks[1:]))
+    notifying.close(lost=False)
+    told = log[1:]
+    assert told == [
+        f"{one} ${{env:{name}}}"
+        for one, name in zip(("tell", "tell", "stop", "stop", "tell", "stop"), "ABABBB", strict=True)
     ]
     log.clear()
     from_command_line = Telemetry("local", serve, report, MetricsPlace(port=9))
