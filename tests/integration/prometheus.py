@@ -32,7 +32,7 @@ def dashboard_expressions() -> list[str]:
 def metrics_used() -> set[str]:
     """The names of mzplan's metrics in the dashboard (variables too) and the alert rules."""
     texts = [(MONITORING / name).read_text() for name in ("dashboard.json", "rules.yml")]
-    return set(re.findall(r"\bmzplan_\w+", " ".join(texts)))
+    return set(re.findall(r"\bmzplan_\w+", " ".join(texts))) - {"mzplan_instance"}  # which is a label
 
 
 def samples(port: int) -> list[Sample]:
