@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from mzplan.controller.jobs import Jobs
-from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
+from mzplan.controller.memory import InMemoryController, InMemoryExecutor, InMemoryStorage
 from mzplan.model.observed import Lease
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
@@ -28,7 +28,6 @@ def runner_in_memory(
     """Return a runner that leads under this lease, which isn't renewed."""
     gates = gates_of(store, lease.instance, clock)
     secrets = secrets or Secrets(".")
-    controller = InMemoryStorageController(store, secrets, jobs, executor, storage, clock=clock, gates=gates)
-    controller.create_instance(lease.instance)
+    controller = InMemoryController(store, secrets, jobs, executor, storage, clock=clock, gates=gates)
     controller.attach(lease)
     return Runner(controller, gates, secret_values=secret_values)

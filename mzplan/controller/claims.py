@@ -9,13 +9,12 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from itertools import chain
 
 from mzplan.controller.executor import Executor
 from mzplan.controller.jobs import Jobs
 from mzplan.controller.runs import EventQueue
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.address import COLLECTIONS, READERS, Address, Place
+from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
 from mzplan.store.claims import recorded_instances
@@ -243,23 +242,3 @@ def is_read(place: Place, read: Collection[Place]) -> bool:
     """
     id_, generation = place
     return any(other == id_ and earlier <= generation for other, earlier in read)
-
-
-def is_recorded(store: Store, claims: Claims | None, kind: str, id_: str) -> bool:
-    """Whether an accepted, dropped or committed query has this id, now or in the history.
-
-    `kind` is "source" for a collection and "sink" for an export; a view is both.
-    """
-    kinds = COLLECTIONS if kind == "source" else READERS
-    if claims is not None:
-        if any(d.id == id_ and a.kind in kinds for a, d in claims.accepted.items()):
-            return True
-        if any(entry.id == id_ and entry.kind in kinds for entry in claims.dropped):
-            return True
-    earlier = (store.read_serial(serial) for serial in reversed(store.serials()))
-    return any(
-        resource.id == id_ and address.kind in kinds
-        for state in chain([store.read_state()], earlier)
-        if state is not None
-        for address, resource in state.resources.items()
-    )

@@ -1,7 +1,7 @@
-"""The controller that all implementations share.
+"""The controller: runs the committed queries of the instance that its process leads.
 
-StorageController is the contract of its methods. Implementations differ in the engine that hosts queries
-(`Executor`) and in the storage of collections (`Storage`).
+Implementations differ in the engine that hosts queries (`Executor`) and in the storage of collections
+(`Storage`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from mzplan.controller.claims import Claims
 from mzplan.controller.executor import CheckResult, Executor, Measurement, QueryName
-from mzplan.controller.frontiers import Frontiers
+from mzplan.controller.frontiers import FrontierTable
+from mzplan.controller.instances import Instances
 from mzplan.controller.jobs import Jobs
 from mzplan.controller.leadership import Leadership
 from mzplan.controller.maintenance import Maintenance, TargetMaintenance
@@ -22,17 +23,18 @@ from mzplan.controller.observations import InstanceOverview, QueryState
 from mzplan.controller.outages import STOP_CAUSE
 from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired, Memory, Stop
-from mzplan.controller.runs import takeover
+from mzplan.controller.runs import EventQueue, takeover
 from mzplan.controller.storage import Storage
 from mzplan.controller.terms import (
     Gate,
     GlobalId,
     InstanceId,
-    ReplicaLocation,
+    ReadPolicy,
     Step,
+    StorageError,
     StorageParameters,
 )
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Counters, Lease, Status
@@ -56,11 +58,10 @@ class ControllerOptions(TypedDict, total=False):
     wake_event: threading.Event
 
 
-class Controller(Frontiers):
-    """Implements StorageController for the instance that its process leads.
+class Controller:
+    """Runs the queries of the attached instance as `follow` says, unless a gate holds them.
 
-    It knows the created instances, collections and exports. It runs the queries of the attached instance,
-    unless a gate holds them. `clock` returns monotonic seconds. Setting `wake_event` makes `ready` return.
+    `clock` returns monotonic seconds. Setting `wake_event` makes `ready` return.
     """
 
     def __init__(
@@ -72,29 +73,69 @@ class Controller(Frontiers):
         jobs: Jobs,
         **options: Unpack[ControllerOptions],
     ):
-        clock, gates = options.get("clock", time.monotonic), options.get("gates", ())
-        wake_event = options.get("wake_event") or threading.Event()
-        super().__init__(store, executor, storage, secrets, jobs, clock, gates, wake_event)
+        self.store, self.executor, self.storage = store, executor, storage
+        self.secrets, self.jobs, self.gates = secrets, jobs, options.get("gates", ())
+        self.clock = clock = options.get("clock", time.monotonic)
+        self.wake_event = options.get("wake_event") or threading.Event()
         self.parameters = options.get("parameters") or StorageParameters()  # see `update_configuration`
+        self.events = EventQueue()
         self.maintenance = Maintenance(storage, jobs, clock, self.wake)
+        self.frontiers = FrontierTable(self.maintenance)
         self.targets = TargetMaintenance(
             lambda sink: executor.compact(sink, self.secrets), jobs, clock, self.wake
         )
+        self.wanted: dict[Address, Desired] = {}  # the queries that should run here
+        self.claimed: frozenset[Place] = frozenset()  # the storage that must stay
         self.queries: Queries | None = None
         self.decisions: dict[Address, Decision] = {}
         self._previous_status: Status | None = None
         self._initialized = False
+        self.instances = Instances(store, self._stop_queries)
         self.leadership = Leadership(self.instances, store, storage, clock, self.raise_epoch)
         outages = self.instances.outages
         outages.survive, outages.on_change = self.parameters.survive_store_outage, self._on_outage
 
-    # --- initialization
+    def wake(self) -> None:
+        """Make `ready` return. Any thread may call it."""
+        self.wake_event.set()
+
+    # --- the wanted queries
+
+    def follow(
+        self,
+        queries: Sequence[Desired],
+        claimed: Collection[Place] = (),
+        policies: Mapping[GlobalId, ReadPolicy] | None = None,
+    ) -> None:
+        """Run exactly these queries, once `initialization_complete` was called.
+
+        `queries`: the queries of this instance, and the queries of other instances that read its collections.
+        `claimed`: further storage that must stay. `policies`: the collections' read policies, by id.
+        """
+        instance = self.instances.require()
+        self.frontiers.follow(queries)
+        if policies is not None:
+            known = self.frontiers.by_id
+            self.frontiers.set_policies((i, p) for i, p in policies.items() if known[i].policy != p)
+        self.wanted = {query.description.address: query for query in queries if query.instance == instance}
+        self.claimed = frozenset({*claimed, *(query.description.place for query in queries)})
+        self.wake()
 
     def initialization_complete(self) -> None:
+        """Start to act on the wanted queries. Idempotent."""
         self._initialized = True
         self.wake()
 
+    def migrate(self, places: Sequence[Place]) -> None:
+        """Migrate the storage of earlier versions of mzplan to the current layout. Idempotent."""
+        self.instances.require()
+        try:
+            self.storage.migrate(places)
+        except (OSError, StorageError) as problem:  # each query's own check reports it
+            log.warning("can't read the layout of storage: %s", problem)
+
     def update_configuration(self, parameters: StorageParameters) -> None:
+        """Change parallelism, backoff and retention of dropped storage, without restarting queries."""
         self.parameters = parameters
         self.instances.outages.survive = parameters.survive_store_outage
         if self.queries is not None:
@@ -102,25 +143,29 @@ class Controller(Frontiers):
         self.maintenance.schedule.every = self.targets.schedule.every = parameters.maintain_every
         self.wake()
 
-    # --- instances
+    # --- the instance
 
-    def connect_replica(self, id_: InstanceId, location: ReplicaLocation) -> int:
-        lease = self.instances.connect(id_, location)
+    def lead(self, instance: InstanceId, owner: str) -> int:
+        """Take the lease of an instance, even from another runner, and return its epoch.
+
+        `owner` is unique even among processes with the same pid on the same machine.
+        """
+        lease = self.instances.connect(instance, owner)
         self.attach(lease)
         return lease.epoch
 
     def attach(self, lease: Lease, cause: Cause | None = None) -> None:
-        """Lead an instance under a lease that this process already holds (see connect_replica).
+        """Lead an instance under a lease that this process already holds.
 
         `cause` is the cause to report when a query that has run before starts again. By default, the cause is
         that the runner has changed.
         """
         self.instances.attached, id_ = lease, lease.instance
         before = self._previous_status = self.store.read_status(id_)
-        self.claims = Claims(self.store, self.executor, id_, self.parameters.retain_dropped, self.events)
-        self.queries = Queries(self, self.claims, lease.epoch, before, cause)
+        claims = Claims(self.store, self.executor, id_, self.parameters.retain_dropped, self.events)
+        self.queries = Queries(self, claims, lease.epoch, before, cause)
         self._configure(self.queries)
-        self.prepared = {(token.id, token.from_id): token for token in self.store.read_prepared(id_)}
+        self.frontiers.instance = id_
         self.wake()
 
     def raise_epoch(self, epoch: int) -> int:
@@ -140,7 +185,7 @@ class Controller(Frontiers):
         queries = self.queries
         if queries is None or not self._initialized:
             return InstanceOverview()
-        wanted, decisions, counted = queries.desired(), self.decisions, self.executor.query_counters()
+        wanted, decisions, counted = self.wanted, self.decisions, self.executor.query_counters()
         active = [a for a, d in decisions.items() if d.run is not None or a in queries.in_flight]
         states, stall, tasks = {}, self.executor.stall(), self.executor.tasks_under_way()
         for address in dict.fromkeys([*wanted, *active]):
@@ -150,9 +195,9 @@ class Controller(Frontiers):
                 decision=decisions.get(address),
                 memory=queries.memories.get(address) or Memory(),
                 upstream=queries.upstreams.get(address),
-                retained_steps=self.describe_holds(query.id) if query is not None else None,
+                retained_steps=self.frontiers.describe_holds(query.id) if query is not None else None,
                 secret_problem=queries.secrets_in_use.problem(address, query) if query is not None else None,
-                last_step=self.last_step(query) if query is not None else -1,
+                last_step=self.frontiers.last_step(query) if query is not None else -1,
                 counters=queries.attempts.add_to(counted.get(address, Counters()), address),
                 task=tasks.get(address) or queries.tasks_under_way.get(address),
                 stall=stall if address in active else None,
@@ -178,10 +223,12 @@ class Controller(Frontiers):
         return starting or (queries is not None and (bool(queries.in_flight) or queries.claims.is_removing))
 
     def ready(self) -> None:
+        """Wait until there is work to process."""
         self.wake_event.wait(BUSY_INTERVAL if self.busy else self.store.backend.idle_interval)
         self.wake_event.clear()
 
     def process(self) -> None:
+        """Take the next step of each query, and return soon. Raises NotAttachedError without the lease."""
         if self.instances.loss is not None:
             self.executor.close()
         self.instances.require()
@@ -194,7 +241,7 @@ class Controller(Frontiers):
             return
         if queries.takeover is None:
             queries.takeover = self._takeover()
-        wanted = queries.desired()
+        wanted = self.wanted
         self.decisions = queries.reconcile(wanted)
         if self.instances.is_store_away and (overtaken := queries.overtaken()) is not None:
             self.instances.give_up(f"the target of {overtaken} shows that another runner leads")
@@ -203,14 +250,14 @@ class Controller(Frontiers):
         queries.check_secrets()
         if self.instances.is_store_away:
             return  # another runner may need the storage that is due for removal or maintenance
-        self.maintain(self.instances.require())
+        self.frontiers.maintain()
         self.targets.start_due(self._running_sinks(wanted))
         queries.reclaim(wanted, self.decisions)
 
-    def reconcile_state(self) -> None:
+    def stop_unclaimed(self) -> None:
+        """Stop the queries of this project that aren't wanted here, and log unclaimed storage."""
         self.instances.require()
-        hosted = self.hosted()
-        unclaimed = [r.name for r in self.executor.reports() if r.name.address not in hosted]
+        unclaimed = [r.name for r in self.executor.reports() if r.name.address not in self.wanted]
         for name in unclaimed:
             log.info("stopping %s: it is not committed on this instance", name)
             self.executor.stop(name)
@@ -220,7 +267,7 @@ class Controller(Frontiers):
         except (OSError, MzplanError) as problem:  # only the log needs the list, so the runner continues
             log.warning("can't list unclaimed storage: %s", problem)
             return
-        places = sorted({*listed} - self.claimed() - recorded)
+        places = sorted({*listed} - self.claimed - recorded)
         if places:
             names = ", ".join(f"{id_} g{generation}" for id_, generation in places[:MAX_LISTED])
             more = f" and {len(places) - MAX_LISTED} more" if len(places) > MAX_LISTED else ""
@@ -284,6 +331,12 @@ class Controller(Frontiers):
 
     # --- inside
 
+    def _stop_queries(self) -> None:
+        """Stop every query, because the lease is lost. Called on the thread that kept the lease."""
+        log.error("the lease is lost: %s; stopping every query", self.instances.loss)
+        self.executor.close()
+        self.wake()
+
     def _on_outage(self, is_away: bool) -> None:
         """Stop the sinks that can't reject rows of another runner.
 
@@ -326,12 +379,12 @@ class Controller(Frontiers):
         """Update uppers and conditions from the last decisions."""
         uppers: list[tuple[GlobalId, Step]] = []
         for address, decision in self.decisions.items():
-            state = self.state_of(wanted[address].description) if address in wanted else None
-            if state is None:
+            known = self.frontiers.of(wanted[address].description) if address in wanted else None
+            if known is None:
                 continue
-            id_, generation = state.place
-            state.condition = decision.condition
+            id_, generation = known.place
+            known.condition = decision.condition
             run = decision.run
-            if run is not None and run.name.generation == generation and run.step + 1 > state.upper:
+            if run is not None and run.name.generation == generation:
                 uppers.append((id_, run.step + 1))
-        self.update_write_frontiers(uppers)
+        self.frontiers.advance(uppers)

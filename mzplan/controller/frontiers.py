@@ -1,84 +1,87 @@
-"""The rows and frontiers of hosted collections: which steps can be read, and which expire."""
+"""Which steps of the collections can be read, and which expire."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Mapping
 
-from mzplan.controller.hosting import Hosting
 from mzplan.controller.maintenance import Maintenance, Survey, max_hold
-from mzplan.controller.terms import (
-    AppendCommand,
-    CollectionDescription,
-    CollectionState,
-    Diff,
-    GlobalId,
-    InstanceId,
-    ReadBeforeSinceError,
-    ReadPolicy,
-    Row,
-    Step,
-    StorageError,
-)
+from mzplan.controller.reconcile import Desired
+from mzplan.controller.terms import Frontiers, GlobalId, InstanceId, ReadPolicy, Step
 from mzplan.model.address import Place
+from mzplan.schema.description import Description
 
-LOCAL_TYPE = "local"  # the type of sources that are appended to
 
+class FrontierTable:
+    """The frontiers of an instance's queries, and of the other queries that read their collections, by id.
 
-class Frontiers(Hosting):
-    """Methods of StorageController that read or write collections, or move their frontiers."""
+    `instance`: the attached instance, whose storage this process may expire; "" before it is attached.
+    """
 
-    maintenance: Maintenance
+    def __init__(self, maintenance: Maintenance):
+        self.maintenance = maintenance
+        self.instance: InstanceId = ""
+        self.by_id: dict[GlobalId, Frontiers] = {}
 
-    def append(self, commands: Sequence[AppendCommand]) -> Future[None]:
-        self.instances.require()
-        planned = [(self.collection(command.id).description, command) for command in commands]
-        for description, _ in planned:
-            if description.query.type != LOCAL_TYPE:
-                raise StorageError(
-                    f"{description.query.address} isn't a local source, so it doesn't accept appends."
-                )
-        subject = ", ".join(str(description.query.address) for description, _ in planned)
-        return self.jobs.submit("append", subject, self._append, planned)
+    def follow(self, queries: Iterable[Desired]) -> None:
+        """Follow these queries. A new reader holds its collections from their sinces on."""
+        before, self.by_id = self.by_id, {}
+        for query in queries:
+            id_ = query.description.id
+            known = before.get(id_)
+            if known is None or known.place != query.description.place:
+                # A new generation is another collection, which starts without steps.
+                new = Frontiers(desired=query)
+                new.policy = known.policy if known is not None else new.policy
+                known = new
+            known.desired = query
+            self.by_id[id_] = known
+        for id_, collection in self.by_id.items():
+            for former in before.keys() & collection.holds.keys():
+                reader = self.by_id.get(former)
+                if reader is not before[former] or id_ not in reader.desired.from_ids:
+                    collection.release(former)
+        for id_, reader in self.by_id.items():
+            held, reader.read_holds = reader.read_holds, {}
+            for collection in self._collections_read_by(reader):
+                from_id = collection.desired.description.id
+                is_held = from_id in held and before.get(from_id) is collection
+                reader.read_holds[from_id] = held[from_id] if is_held else collection.hold(id_, 0)
 
-    def _append(self, planned: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
-        self.storage.append(planned)
-        self.wake()
+    def of(self, query: Description) -> Frontiers | None:
+        """Return the frontiers of a query of this generation."""
+        known = self.by_id.get(query.id)
+        return known if known is not None and known.place == query.place else None
 
-    def snapshot(self, id_: GlobalId, as_of: Step) -> list[tuple[Row, Diff]]:
-        state = self.collection(id_)
-        extent = self.storage.extent(state.place)
-        since = max(state.since, extent.since)
-        if not since <= as_of < extent.upper:
-            raise ReadBeforeSinceError(
-                f"{state.description.query.address} can be read as of steps {since} to {extent.upper} "
-                f"(excluded), not {as_of}."
-            )
-        return self.storage.snapshot(state.place, as_of)
+    def last_step(self, query: Description) -> Step:
+        """Return the last known step of a query, or -1."""
+        known = self.of(query)
+        return known.upper - 1 if known is not None else -1
 
-    def set_read_policy(self, policies: Sequence[tuple[GlobalId, ReadPolicy]]) -> None:
-        self.instances.require()
-        states = [(self.collection(id_), policy) for id_, policy in policies]
-        for state, policy in states:
-            state.policy = policy
+    def set_policies(self, policies: Iterable[tuple[GlobalId, ReadPolicy]]) -> None:
+        """Assign read policies to collections. Sinces follow at once, but never move back."""
+        changed = [(self.by_id[id_], policy) for id_, policy in policies]
+        for collection, policy in changed:
+            collection.policy = policy
             # Don't ask storage about a collection without known steps: it has nothing to expire yet, and a
             # runner that starts has hundreds of collections.
-            state.advance(self.maintenance.first_recent(state.place, policy) if state.upper else None)
-        for state, _ in states:
-            self._downgrade(state)
+            recent = self.maintenance.first_recent(collection.place, policy) if collection.upper else None
+            collection.advance(recent)
+        for collection, _ in changed:
+            self._downgrade(collection)
 
-    def update_write_frontiers(self, updates: Sequence[tuple[GlobalId, Step]]) -> None:
-        for id_, upper in updates:
-            collection = self._collections.get(id_)
-            if collection is not None and collection.advance_upper(upper):
-                collection.advance()
-                self._downgrade(collection)
-            if (export := self._exports.get(id_)) is not None:
-                export.upper = max(export.upper, upper)
+    def advance(self, uppers: Iterable[tuple[GlobalId, Step]]) -> None:
+        """Advance the uppers that are ahead of the known ones."""
+        for id_, upper in uppers:
+            known = self.by_id.get(id_)
+            if known is not None and upper > known.upper:
+                known.upper = upper
+                known.advance()
+                self._downgrade(known)
 
-    def update_read_capabilities(self, updates: Mapping[GlobalId, Mapping[str, Step | None]]) -> None:
+    def move_holds(self, updates: Mapping[GlobalId, Mapping[str, Step | None]]) -> None:
+        """Move read capabilities of collections, by holder: forward to a step, or (None) release them."""
         for id_, holders in updates.items():
-            collection = self._collections.get(id_)
+            collection = self.by_id.get(id_)
             if collection is None:
                 continue
             for holder, step in holders.items():
@@ -86,58 +89,61 @@ class Frontiers(Hosting):
                     collection.release(holder)
                     continue
                 held = collection.hold(holder, step)
-                if holder in self._exports:
-                    self._exports[holder].read_holds[id_] = held
+                if holder in self.by_id:
+                    self.by_id[holder].read_holds[id_] = held
             self._downgrade(collection)
 
-    def maintain(self, instance: InstanceId) -> None:
+    def maintain(self) -> None:
         """Survey the collection of this instance that is due."""
         self.maintenance.log_result()
         if (survey := self.maintenance.take_survey()) is not None:
             self._apply_survey(survey)
-        self.maintenance.start_due(
-            {i: c for i, c in self._collections.items() if c.description.instance == instance},
-            self._readers,
-        )
+        self.maintenance.start_due({i: c for i, c in self.by_id.items() if self._is_fed(c)}, self._readers)
+
+    def describe_holds(self, reader: GlobalId) -> str | None:
+        """Describe the steps that collections keep for a query, beyond their policy; None if none."""
+        known = self.by_id.get(reader)
+        read = self._collections_read_by(known) if known is not None else ()
+        return " ".join(filter(None, (_held_steps(reader, collection) for collection in read))) or None
 
     def _apply_survey(self, survey: Survey) -> None:
-        collection = self._collections.get(survey.id)
+        collection = self.by_id.get(survey.id)
         if collection is None or collection.place != survey.place:
             return
         collection.since = max(collection.since, survey.extent.since)
-        collection.advance_upper(survey.extent.upper)
+        collection.upper = max(collection.upper, survey.extent.upper)
         if collection.policy == survey.policy:
             collection.advance(survey.first_recent)
-        self.update_read_capabilities(
+        self.move_holds(
             {survey.id: {sink: max(step, survey.hold_limit) for sink, step in survey.first_unread.items()}}
         )
-        address = collection.description.query.address
-        self.maintenance.maintain(address, survey.place, collection.since)
-
-    def describe_holds(self, sink: GlobalId) -> str | None:
-        """Describe the steps that collections keep for a sink, beyond their policy; None if none."""
-        export = self._exports.get(sink)
-        read = self._collections_read_by(export) if export is not None else ()
-        return " ".join(filter(None, (_held_steps(sink, collection) for collection in read))) or None
+        self.maintenance.maintain(collection.address, survey.place, collection.since)
 
     def _readers(self, id_: GlobalId) -> dict[GlobalId, Place]:
-        """Return the checkpoint places of a collection's exports, by id."""
-        return {i: export.place for i, export in self._exports.items() if id_ in export.description.from_ids}
+        """Return the checkpoint places of a collection's readers, by id."""
+        return {i: reader.place for i, reader in self.by_id.items() if id_ in reader.desired.from_ids}
 
-    def _downgrade(self, collection: CollectionState) -> None:
+    def _collections_read_by(self, reader: Frontiers) -> Iterator[Frontiers]:
+        """Yield the collections that a query reads and this process knows."""
+        return (self.by_id[from_id] for from_id in reader.desired.from_ids if from_id in self.by_id)
+
+    def _is_fed(self, query: Frontiers) -> bool:
+        """Whether the query writes a collection, and runs on this instance."""
+        return query.address.writes_collection and query.desired.instance == self.instance
+
+    def _downgrade(self, collection: Frontiers) -> None:
         """Advance the since of a collection to its read capabilities, if this instance feeds it."""
-        attached = self.instances.attached
-        if attached is not None and collection.description.instance == attached.instance:
+        if self._is_fed(collection):
             # Storage follows at the next survey of the collection, not with each of its micro-batches.
             collection.since = collection.wanted_since
 
 
-def _held_steps(reader: GlobalId, collection: CollectionState) -> str | None:
+def _held_steps(reader: GlobalId, collection: Frontiers) -> str | None:
     step = collection.holds.get(reader, collection.upper)
     if step >= min(collection.implied, collection.upper):
         return None
-    limit = max_hold(collection.description.query)
+    limit = max_hold(collection.desired.description)
     return (
-        f"It has read {collection.description.query.address} up to step {step}, and later rows are kept for "
+        f"It has read {collection.address} up to step {step}, and later rows are kept for "
         f"it{f', for at most {limit}' if limit else ''}."
     )

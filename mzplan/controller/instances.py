@@ -1,25 +1,17 @@
-"""The storage instances, and the lease of the instance that this process leads."""
+"""The instance that this process leads, and its lease."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from mzplan.controller.lease_keeper import LeaseKeeper, OutageTerms
-from mzplan.controller.terms import (
-    IdentifierMissingError,
-    IdentifierReusedError,
-    InstanceId,
-    InstanceInUseError,
-    NotAttachedError,
-    ReplicaLocation,
-    StorageError,
-)
+from mzplan.controller.terms import InstanceId, NotAttachedError, StorageError
 from mzplan.model.observed import Lease
 from mzplan.store.store import Store
 
 
 class Instances:
-    """The known instances. Each has at most one runner, and this process leads at most one instance.
+    """This process leads at most one instance, and an instance has at most one runner.
 
     `stop_queries` is called when the lease is lost, on the thread that watches it. Queries must stop even if
     other threads are blocked. `outages`: how the lease outlives an outage of the store.
@@ -29,47 +21,20 @@ class Instances:
         self._store = store
         self._stop_queries = stop_queries
         self.outages = OutageTerms()
-        self._names: set[InstanceId] = set()
         self._keeper: LeaseKeeper | None = None
         self.attached: Lease | None = None  # as it was taken
         self.loss: str | None = None
 
-    def create(self, id_: InstanceId) -> None:
-        """Register an instance. Raises IdentifierReusedError if the name is in use."""
-        if id_ in self._names:
-            raise IdentifierReusedError(f"Instance {id_} already exists.")
-        self._names.add(id_)
-
-    def ensure(self, id_: InstanceId) -> None:
-        """Raise IdentifierMissingError unless the instance exists."""
-        if id_ not in self._names:
-            raise IdentifierMissingError("instance", id_)
-
-    def drop(self, id_: InstanceId) -> None:
-        """Forget an instance.
-
-        Raises IdentifierMissingError; InstanceInUseError while it has a runner whose lease hasn't lapsed.
-        """
-        self.ensure(id_)
-        leader = self._store.leases.leader(id_)
-        if leader is not None:
-            raise InstanceInUseError(
-                f"Instance {id_} has a runner: process {leader.pid} on {leader.host}, epoch {leader.epoch}. "
-                "Stop it first."
-            )
-        self._names.discard(id_)
-
-    def connect(self, id_: InstanceId, location: ReplicaLocation) -> Lease:
+    def connect(self, id_: InstanceId, owner: str) -> Lease:
         """Take the lease for this process, even from another runner, and keep it renewed.
 
-        Raises IdentifierMissingError; StorageError while this process leads another instance.
+        Raises StorageError while this process leads another instance.
         """
-        self.ensure(id_)
         before = self.attached
         if before is not None and before.instance != id_ and self.loss is None:
             raise StorageError(f"This runner leads instance {before.instance}: it can't lead {id_} as well.")
         self.release()
-        lease = self._store.leases.take(id_, location.owner)
+        lease = self._store.leases.take(id_, owner)
         self.attached, self.loss = lease, None
         self._keeper = LeaseKeeper(self._store, lease, self._on_loss, self.outages)
         self._keeper.start()
@@ -95,7 +60,7 @@ class Instances:
     def require(self) -> InstanceId:
         """Return the instance that this process leads. Raises NotAttachedError without one."""
         if self.attached is None:
-            raise NotAttachedError("No instance is attached to this controller: call connect_replica first.")
+            raise NotAttachedError("No instance is attached to this controller: take its lease first.")
         instance = self.attached.instance
         if self.loss is not None:
             raise NotAttachedError(f"Instance {instance} is no longer led from here: {self.loss}.")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from mzplan.controller.jobs import Jobs
 from mzplan.controller.round_robin import RoundRobin
 from mzplan.controller.storage import Extent, Storage
-from mzplan.controller.terms import CollectionState, GlobalId, LagDuration, ReadPolicy, Step
+from mzplan.controller.terms import Frontiers, GlobalId, LagDuration, ReadPolicy, Step
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError, sentence
 from mzplan.model.times import seconds
@@ -88,7 +88,7 @@ class Maintenance:
 
     def start_due(
         self,
-        collections: Mapping[GlobalId, CollectionState],
+        collections: Mapping[GlobalId, Frontiers],
         readers: Callable[[GlobalId], Mapping[GlobalId, Place]],
     ) -> None:
         """Survey the collection whose last survey is the oldest, if it is due.
@@ -100,7 +100,7 @@ class Maintenance:
         places = {state.place: id_ for id_, state in collections.items()}
         if (due := self.schedule.due(places)) is not None:
             id_ = places[due]
-            address = collections[id_].description.query.address
+            address = collections[id_].desired.description.address
             self.schedule.start(due, address, self._survey, id_, collections[id_], readers(id_))
 
     def first_recent(self, place: Place, policy: ReadPolicy) -> Step | None:
@@ -136,9 +136,9 @@ class Maintenance:
         if problem is not None:
             log.warning("can't maintain collection %s g%d: %s", *place, problem)
 
-    def _survey(self, id_: GlobalId, state: CollectionState, readers: Mapping[GlobalId, Place]) -> Survey:
+    def _survey(self, id_: GlobalId, state: Frontiers, readers: Mapping[GlobalId, Place]) -> Survey:
         place, policy, now = state.place, state.policy, time.time()
-        hold = max_hold(state.description.query)
+        hold = max_hold(state.desired.description)
         return Survey(
             id=id_,
             place=place,

@@ -15,7 +15,6 @@ from mzplan.controller.jobs import Jobs
 from mzplan.controller.storage import Extent, appended_columns, consolidated, planned_steps, to_table
 from mzplan.controller.terms import (
     AppendCommand,
-    CollectionDescription,
     Diff,
     InstanceId,
     Row,
@@ -235,12 +234,12 @@ class InMemoryStorage:
         with self._lock:
             self._since[place] = max(self._since.get(place, 0), since)
 
-    def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
+    def append(self, commands: Sequence[tuple[Description, AppendCommand]]) -> None:
         with self._lock:
             planned: dict[Place, dict[str, list[list[Row]]]] = {}
             for description, command in commands:
-                place = description.query.place
-                keys = keys_of(description.query.type, description.query.body)
+                place = description.place
+                keys = keys_of(description.type, description.body)
                 given = planned.setdefault(place, {})
                 known = self._keys.setdefault(place, {}).get(command.key)
                 if known is not None:
@@ -250,7 +249,7 @@ class InMemoryStorage:
                 upper = len(self._steps.setdefault(place, [])) + sum(map(len, given.values()))
                 steps = planned_steps(command, upper, bool(keys))
                 for rows in steps:
-                    to_table(appended_columns(description.query), rows)  # raises if the rows don't fit
+                    to_table(appended_columns(description), rows)  # raises if the rows don't fit
                 self._row_keys[place] = keys
                 given[command.key] = steps
             for place, given in planned.items():
@@ -299,7 +298,7 @@ def _latest(changes: Iterable[Row], keys: Sequence[str]) -> list[Row]:
     return list(rows.values())
 
 
-class InMemoryStorageController(Controller):
+class InMemoryController(Controller):
     """A controller that runs no queries and stores collections in memory."""
 
     def __init__(

@@ -12,11 +12,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from mzplan.controller.claims import Accepted, Claims, places_read
 from mzplan.controller.executor import QueryName, QueryReport
-from mzplan.controller.hosting import Hosting
 from mzplan.controller.outages import OVERTAKEN, hold_in_outage, is_fenced
 from mzplan.controller.reconcile import (
     BACKOFF,
@@ -45,6 +44,9 @@ from mzplan.model.observed import Condition, JobKind, Status
 from mzplan.model.tasks import Task, TaskProgress
 from mzplan.schema.description import CollectionRead, Description
 
+if TYPE_CHECKING:
+    from mzplan.controller.core import Controller
+
 log = logging.getLogger("mzplan.runner")
 
 
@@ -58,15 +60,20 @@ class Queries:
     """
 
     def __init__(
-        self, hosting: Hosting, claims: Claims, epoch: int, previous: Status | None, takeover: Cause | None
+        self,
+        controller: Controller,
+        claims: Claims,
+        epoch: int,
+        previous: Status | None,
+        takeover: Cause | None,
     ):
-        self.hosting, self.claims, self.takeover = hosting, claims, takeover
-        self.executor, self.gates, self.events = hosting.executor, hosting.gates, hosting.events
-        self.clock = hosting.clock
+        self.controller, self.claims, self.takeover = controller, claims, takeover
+        self.executor, self.gates, self.events = controller.executor, controller.gates, controller.events
+        self.clock = controller.clock
         known = previous.secrets if previous is not None else {}
-        self.secrets_in_use = SecretsInUse(hosting.secrets, known, hosting.jobs, hosting.clock)
-        self.switcher = Switcher(hosting, claims, self.secrets_in_use, epoch)
-        self.jobs = hosting.jobs
+        self.secrets_in_use = SecretsInUse(controller.secrets, known, controller.jobs, controller.clock)
+        self.switcher = Switcher(controller, claims, self.secrets_in_use, epoch)
+        self.jobs = controller.jobs
         observations = previous.observations if previous is not None else {}
         self.previous_lags = {address: o.lag for address, o in observations.items() if o.lag}
         self.backoff = BACKOFF
@@ -81,17 +88,13 @@ class Queries:
         self.upstreams: dict[Address, Any] = {}
         self.reports: tuple[QueryReport, ...] = ()  # of the last round
         self.attempts = Attempts()
-        self.runs = Runs(hosting.store.project, self.events, self._last_step)
+        self.runs = Runs(controller.store.project, self.events, self._last_step)
         self._accepted_changed = False
         # Queries whose start under way uses former secrets or a former description.
         self._ignored: set[Address] = set()
         self._descriptions: dict[Address, Description] = {}  # in the last round
         self._failing: set[Address] = set()  # with a "failed" event and no "healed" event since
         self.runs.update(self.executor.reports(), ())
-
-    def desired(self) -> dict[Address, Desired]:
-        """Return the queries that should run on this instance."""
-        return self.hosting.desired(self.claims.instance)
 
     def collect_results(self) -> None:
         """Process the results of commands that have ended."""
@@ -193,14 +196,14 @@ class Queries:
 
     def _held(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """Return the hold on a query; None if it may run. The first gate that holds it decides."""
-        if self.hosting.instances.is_store_away:
+        if self.controller.instances.is_store_away:
             return hold_in_outage(wanted, accepted)
         holds = (gate.hold(wanted, accepted) for gate in self.gates)
         return next((hold for hold in holds if hold is not None), None)
 
     def unfenced(self) -> list[QueryName]:
         """Return the queries that can't reject rows of another runner. Any thread may call it."""
-        descriptions = [desired.description for desired in self.desired().values()]
+        descriptions = [desired.description for desired in self.controller.wanted.values()]
         descriptions += self.claims.accepted.values()  # a query may still run its accepted description
         addresses = {query.address for query in descriptions if not is_fenced(query)}
         return [report.name for report in self.executor.reports() if report.name.address in addresses]
@@ -234,7 +237,7 @@ class Queries:
         text = f"new value of {', '.join(sorted(references))}"
         self.events.add("secret", detail=text)
         retry_cause = Cause(cause="secret", detail=text)
-        for address, desired in self.desired().items():
+        for address, desired in self.controller.wanted.items():
             if not self.secrets_in_use.references_of(address, desired.description).isdisjoint(references):
                 self._retry(address, retry_cause)
 
@@ -289,7 +292,7 @@ class Queries:
         read = places_read(descriptions) | places_read(self._accepted())
         stopping = any(a not in wanted and d.run is not None for a, d in decisions.items())
         if not stopping:  # a query that is being stopped still writes to its unclaimed storage
-            self.claims.reclaim(self.hosting.claimed(), read, self.jobs)
+            self.claims.reclaim(self.controller.claimed, read, self.jobs)
 
     def _execute(self, command: Command, kind: JobKind | None) -> None:
         match command:
@@ -320,16 +323,16 @@ class Queries:
 
         Also write them when nothing claims the storage of a query that has left this instance.
         """
-        if self.hosting.instances.is_store_away:
+        if self.controller.instances.is_store_away:
             return  # a later round writes them
-        claimed = self.hosting.claimed()
+        claimed = self.controller.claimed
         if self._accepted_changed or self.claims.has_stale_record(claimed, {*wanted, *self.memories}):
             self.claims.record(self._accepted(), claimed)
             self._accepted_changed = False
 
     def _last_step(self, address: Address) -> Step:
         description = self._descriptions.get(address)
-        return self.hosting.last_step(description) if description is not None else -1
+        return self.controller.frontiers.last_step(description) if description is not None else -1
 
     def _note_failure(self, address: Address, before: Memory, after: Memory) -> None:
         """Log a failed attempt, and queue its event. Spark logs the stack trace."""

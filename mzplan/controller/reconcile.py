@@ -33,11 +33,17 @@ BACKOFF = Retries()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """A committed query of this instance. `cause` is the commit's cause for its start or stop."""
+    """A committed query of `instance`. `cause` is the commit's cause for its last start or stop."""
 
     description: Description
-    paused: bool
+    paused: bool = False
     cause: Cause = COMMITTED_CHANGE
+    instance: str = ""
+
+    @property
+    def from_ids(self) -> tuple[str, ...]:
+        """The ids of the collections that the query reads as streams."""
+        return tuple(sorted(read.id for read in self.description.reads.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from mzplan.controller.terms import (
     AppendCommand,
-    CollectionDescription,
     Diff,
     InstanceId,
     InvalidUppersError,
@@ -64,11 +63,11 @@ class Storage(Protocol):
         Idempotent: the next call finishes an interrupted call.
         """
 
-    def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
+    def append(self, commands: Sequence[tuple[Description, AppendCommand]]) -> None:
         """Write the updates as durable steps of local inputs, each command atomically.
 
         Skips a command whose key an earlier append has used. Raises StorageError (see
-        StorageController.append), and MzplanError MZ033 if other processes hold the lock for a long time.
+        mzplan.controller.adapter), and MzplanError MZ033 if other processes hold the lock for a long time.
         After an error, nothing was written for any command.
         """
 

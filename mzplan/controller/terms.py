@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, assert_never
 
-from mzplan.controller.reconcile import BACKOFF
+from mzplan.controller.reconcile import BACKOFF, Desired
 from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
 from mzplan.model.observed import Condition
@@ -74,28 +74,6 @@ class NotAttachedError(StorageError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostedQuery:
-    """A query as it should run on `instance`. `because` is the commit's cause for its last start or stop."""
-
-    query: Description
-    instance: InstanceId
-    paused: bool = False
-    because: Cause | None = None
-
-    @property
-    def from_ids(self) -> tuple[GlobalId, ...]:
-        """The collections that the query reads."""
-        return tuple(sorted(read.id for read in self.query.reads.values()))
-
-
-CollectionDescription: TypeAlias = HostedQuery
-"""A query that writes a collection: a source or a view."""
-
-ExportDescription: TypeAlias = HostedQuery
-"""A query that reads collections: a sink or a view."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LagSteps:
     """`since` follows `upper` at this distance, so this number of newest steps can be read."""
 
@@ -120,27 +98,33 @@ ReadPolicy = LagSteps | LagDuration | RetainFrom
 
 
 @dataclass(slots=True, kw_only=True)
-class CollectionState:
-    """The state of a collection. Its frontiers only move forward.
+class Frontiers:
+    """The frontiers of one query. They only move forward.
 
-    - `upper`: the next step.
-    - `implied`: the read capability that follows from the policy.
-    - `holds`: other read capabilities, by holder. Each is a step: it and later steps stay readable.
+    - `upper`: its next step.
+    - `implied`: the read capability of its collection that follows from the policy.
+    - `holds`: other read capabilities of its collection, by holder. Each is a step: it and later steps stay
+      readable.
     - `since`: the least of all capabilities. Storage may expire the steps below it.
-    - `condition`: the condition of the query.
+    - `read_holds`: by collection that the query reads, the first step that it still reads.
     """
 
-    description: CollectionDescription
+    desired: Desired
     since: Step = 0
     upper: Step = 0
     implied: Step = 0
     policy: ReadPolicy = field(default_factory=lambda: RetainFrom(step=0))
     holds: dict[str, Step] = field(default_factory=dict)
+    read_holds: dict[GlobalId, Step] = field(default_factory=dict)
     condition: Condition = "starting"
 
     @property
     def place(self) -> Place:
-        return self.description.query.place
+        return self.desired.description.place
+
+    @property
+    def address(self) -> Address:
+        return self.desired.description.address
 
     @property
     def wanted_since(self) -> Step:
@@ -164,13 +148,6 @@ class CollectionState:
                 assert_never(self.policy)
         self.implied = max(self.implied, min(step, self.upper))
 
-    def advance_upper(self, upper: Step) -> bool:
-        """Advance the upper. Returns False if the new upper isn't ahead."""
-        if upper <= self.upper:
-            return False
-        self.upper = upper
-        return True
-
     def hold(self, holder: str, step: Step) -> Step:
         """Add or move a read capability, and return its step.
 
@@ -183,24 +160,6 @@ class CollectionState:
     def release(self, holder: str) -> None:
         """Remove a read capability. No error if there is none."""
         self.holds.pop(holder, None)
-
-
-@dataclass(slots=True, kw_only=True)
-class ExportState:
-    """The state of an export.
-
-    - `read_holds`: by collection, the first step that the export still reads.
-    - `upper`: the export's own next step.
-    """
-
-    description: ExportDescription
-    read_holds: dict[GlobalId, Step] = field(default_factory=dict)
-    upper: Step = 0
-    condition: Condition = "starting"
-
-    @property
-    def place(self) -> Place:
-        return self.description.query.place
 
 
 CreateExportToken: TypeAlias = Prepared

@@ -6,11 +6,10 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mzplan.controller.claims import Claims
 from mzplan.controller.executor import CheckResult, QueryName, QueryReport
-from mzplan.controller.hosting import Hosting
 from mzplan.controller.reconcile import Command, Decision, Desired, Memory, Stop, Switch, key_of
 from mzplan.controller.secrets_in_use import SecretsInUse
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -20,6 +19,9 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Counters
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
+
+if TYPE_CHECKING:
+    from mzplan.controller.core import Controller
 
 log = logging.getLogger("mzplan.runner")
 
@@ -121,8 +123,9 @@ class Result:
 class Switcher:
     """Carries out commands on threads of its jobs, and wakes the controller when one has ended."""
 
-    def __init__(self, hosting: Hosting, claims: Claims, secrets_in_use: SecretsInUse, epoch: int):
-        self.hosting, self.executor, self.secrets = hosting, hosting.executor, hosting.secrets
+    def __init__(self, controller: Controller, claims: Claims, secrets_in_use: SecretsInUse, epoch: int):
+        self.controller, self.executor = controller, controller.executor
+        self.secrets = controller.secrets
         self.claims = claims
         self.secrets_in_use = secrets_in_use
         self.running_ids = RunningIds()
@@ -145,7 +148,7 @@ class Switcher:
             text = f"{type(problem).__name__}: {problem}"
             return Result(command=command, problem=Diagnostic(code="MZ064", summary=shortened(text, 500)))
         finally:
-            self.hosting.wake()
+            self.controller.wake()
 
     def _switch(self, command: Switch) -> Result:
         missing = self._missing_storage(command.description)
@@ -166,7 +169,9 @@ class Switcher:
                     else result.missing
                 )
                 if not errors:
-                    self.hosting.events.add("ddl", command.address, detail="created missing target objects")
+                    self.controller.events.add(
+                        "ddl", command.address, detail="created missing target objects"
+                    )
             if errors:
                 return Result(command=command, problem=errors[0], checked=False, upstream=result.upstream)
         failpoint(Failpoint.RUNNER_CHECKED)
@@ -174,13 +179,13 @@ class Switcher:
             self.executor.stop(name)
         failpoint(Failpoint.RUNNER_STOPPED_OLD)
         self.running_ids.record_start(
-            QueryName.of(self.hosting.store.project, command.description), command.description.id
+            QueryName.of(self.controller.store.project, command.description), command.description.id
         )
         values = self.secrets_in_use.read(command.description)
         self.executor.start(command.description, self.secrets, self.epoch)
         self.secrets_in_use.record_start(command.address, values)
         failpoint(Failpoint.RUNNER_STARTED_NEW)
-        for gate in self.hosting.gates:
+        for gate in self.controller.gates:
             gate.started(command.address)
         return Result(command=command, upstream=result.upstream)
 

@@ -26,7 +26,7 @@ from mzplan.model.observed import Verdict
 from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.words import one_line
-from mzplan.runner.commands import apply_wanted, wanted_queries
+from mzplan.runner.wanted import policy_of, wanted_queries
 from mzplan.runner.gates import Gates
 from mzplan.runner.proposals import ProposalAnswerer
 from mzplan.runner.secret_values import ReceivedSecretValues
@@ -243,28 +243,28 @@ class Runner:
         digest = partial(self.store.serial_digest, state.serial)
         self.controller.update_secret_values(self.secret_values.take_committed(digest))
         wanted = wanted_queries(state, self.instance)
+        own = [query.description for query in wanted if query.instance == self.instance]
+        collections = [query for query in own if query.address.writes_collection]
         if state.lineage:
             self.controller.leadership.follow(state.lineage)
         first = self.serial < 0
         if first:
-            self.controller.migrate_collections(list(wanted.collections.items()))
+            if self.store.read_prepared(self.instance):  # by an earlier version, which was killed
+                self.store.write_prepared(self.instance, [])
+            self.controller.migrate([query.place for query in collections])
         elif self.gates.handover.brings_queries(state):
             # A query that comes from another runner continues under a higher epoch than the other runner's.
             self.controller.raise_epoch(next_epoch(self.store.backend))
         self.gates.handover.follow(state)
         self.gates.first_copies.follow(state)
         self._set_parallelism(state.serial)
-        apply_wanted(wanted, self.controller)
-        self.controller.cancel_stale_tokens(wanted.exports)
-        self.controller.claim_storage(places_of(state))
-        failpoint(Failpoint.COMMAND_CLAIM_STORAGE)
-        queries = [(a, resource) for a, resource in state.resources.items() if a.is_query]
-        own = {address for address, resource in queries if resource.instance == self.instance}
-        self.gates.canaries.follow(state, own)
+        self.controller.follow(wanted, places_of(state), {c.id: policy_of(c) for c in collections})
+        failpoint(Failpoint.RUNNER_FOLLOWED)
+        self.gates.canaries.follow(state, {query.address for query in own})
         self.serial, self.state, self._state_version = state.serial, state, version
         if first:
             self.controller.initialization_complete()
-            self.controller.reconcile_state()
+            self.controller.stop_unclaimed()
         log.info("serial %d: %d queries", self.serial, len(own))
 
     def _set_parallelism(self, serial: int) -> None:

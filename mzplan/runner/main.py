@@ -21,8 +21,8 @@ from mzplan.connectors.admission import GuardedSecrets, committed_guard, flows_o
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import Executor, ExecutorContext, ExecutorGoneError
 from mzplan.controller.jobs import Jobs
-from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
-from mzplan.controller.terms import NotAttachedError, ReplicaLocation
+from mzplan.controller.memory import InMemoryController, InMemoryExecutor
+from mzplan.controller.terms import NotAttachedError
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.cause import Cause
@@ -105,8 +105,7 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
     jobs = Jobs(lambda number, name: _InlinePool())
     gates = gates_of(store, instance, time.monotonic)
     executor = InMemoryExecutor(settings.project, store.read_status(instance))
-    controller = InMemoryStorageController(store, Secrets(settings.directory), jobs, executor, gates=gates)
-    controller.create_instance(instance)
+    controller = InMemoryController(store, Secrets(settings.directory), jobs, executor, gates=gates)
     controller.attach(lease, Cause(cause="runner", detail="a dry pass"))  # never written down
     runner = Runner(controller, gates, default_settings=settings.runner)
     try:
@@ -179,8 +178,7 @@ def _serve(
     controller = _controller(
         settings, store, secrets, jobs, lease.instance, is_dry, gates, wake_event, former
     )
-    controller.create_instance(lease.instance)
-    controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
+    controller.lead(lease.instance, lease.owner)
 
     telemetry = Telemetry(
         lease.instance,
@@ -307,8 +305,8 @@ def _controller(
 ) -> Controller:
     if is_dry:
         executor = InMemoryExecutor(settings.project, store.read_status(instance))
-        return InMemoryStorageController(store, secrets, jobs, executor, gates=gates, wake_event=wake_event)
-    from mzplan.spark.delta_storage import SparkStorageController  # imports pyspark
+        return InMemoryController(store, secrets, jobs, executor, gates=gates, wake_event=wake_event)
+    from mzplan.spark.delta_storage import SparkController  # imports pyspark
 
     context = ExecutorContext(
         project=settings.project,
@@ -318,7 +316,7 @@ def _controller(
         packages=required_packages(store),
         secrets=secrets,
     )
-    return SparkStorageController(context, store, secrets, jobs, gates=gates, wake_event=wake_event)
+    return SparkController(context, store, secrets, jobs, gates=gates, wake_event=wake_event)
 
 
 def absolute_warehouse(settings: ProjectSettings) -> str:

@@ -25,7 +25,6 @@ from mzplan.controller.storage import (
 )
 from mzplan.controller.terms import (
     AppendCommand,
-    CollectionDescription,
     Diff,
     InstanceId,
     InvalidUppersError,
@@ -36,6 +35,7 @@ from mzplan.controller.terms import (
 )
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Place
+from mzplan.schema.description import Description
 from mzplan.schema.source_columns import keys_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
@@ -171,11 +171,10 @@ class DeltaStorage:
         commit = history.collection.commit(record.version) if record.version is not None else None
         return commit is not None and commit.merged is not None
 
-    def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
-        places = {description.query.place for description, _ in commands}
+    def append(self, commands: Sequence[tuple[Description, AppendCommand]]) -> None:
+        places = {description.place for description, _ in commands}
         with turns(self._warehouse, places, self._alone) as by_place:
-            for description, command in commands:
-                query = description.query
+            for query, command in commands:
                 turn = by_place[query.place]
                 if command.key.startswith(RESERVED):
                     raise StorageError(
@@ -231,8 +230,8 @@ class DeltaStorage:
         record_epoch(self._warehouse, lineage, instance, epoch)
 
 
-class SparkStorageController(Controller):
-    """Implements StorageController on one PySpark driver."""
+class SparkController(Controller):
+    """A controller on one PySpark driver."""
 
     def __init__(
         self,

@@ -6,17 +6,17 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
+from mzplan.controller.adapter import StorageController
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import Executor, ExecutorContext
 from mzplan.controller.jobs import Jobs
-from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
+from mzplan.controller.memory import InMemoryController, InMemoryExecutor, InMemoryStorage
+from mzplan.controller.reconcile import Desired
 from mzplan.controller.terms import (
     AppendCommand,
-    CollectionDescription,
     Diff,
-    ExportDescription,
     ReplicaLocation,
     Row,
     Step,
@@ -31,12 +31,11 @@ from tests.support import Stopwatch
 
 SECONDS = 120.0
 TRIGGER = {"interval": "250ms"}  # idle queries at 100 ms take 9 % of a core each
-D = TypeVar("D", CollectionDescription, ExportDescription)
 _numbers = itertools.count(1)
 
 
 class Make(Protocol):
-    """Makes a controller of a project."""
+    """Makes the kernel of a project's controller."""
 
     def __call__(self, store: Store, jobs: Jobs) -> Controller: ...
 
@@ -48,11 +47,11 @@ class World:
         self.store = Store(LocalBackend(folder / "state"), "shop")
         self.jobs = Jobs()
         self.make = make
-        self.controllers: list[Controller] = []
+        self.controllers: list[StorageController] = []
 
-    def controller(self, *, complete: bool = True) -> Controller:
+    def controller(self, *, complete: bool = True) -> StorageController:
         """Return a new controller that leads the instance `local`."""
-        made = self.make(self.store, self.jobs)
+        made = StorageController(self.make(self.store, self.jobs))
         made.create_instance("local")
         made.connect_replica("local", ReplicaLocation(owner=f"test {next(_numbers)}"))
         if complete:
@@ -60,7 +59,7 @@ class World:
         self.controllers.append(made)
         return made
 
-    def hosting(self, *ids: str, **body: Any) -> Controller:
+    def hosting(self, *ids: str, **body: Any) -> StorageController:
         """Return a new controller that leads the instance and hosts these local sources."""
         controller = self.controller()
         create(controller, *(local_source(id_, **body) for id_ in ids))
@@ -69,13 +68,13 @@ class World:
     def crash(self) -> None:
         """End the last controller and its queries without cleanup: its lease and its files stay."""
         controller = self.controllers[-1]
-        controller.executor.close()
-        controller.instances._keeper = None
+        controller.kernel.executor.close()
+        controller.kernel.instances._keeper = None
 
     def close(self) -> None:
         for controller in self.controllers:
-            controller.executor.close()
-            controller.release()
+            controller.kernel.executor.close()
+            controller.kernel.release()
         self.jobs.shutdown()
 
 
@@ -83,7 +82,7 @@ def in_memory(folder: Path) -> Iterator[World]:
     storage = InMemoryStorage()
 
     def make(store: Store, jobs: Jobs) -> Controller:
-        return InMemoryStorageController(store, Secrets("."), jobs, storage=storage)
+        return InMemoryController(store, Secrets("."), jobs, storage=storage)
 
     world = World(folder, make)
     yield world
@@ -91,7 +90,7 @@ def in_memory(folder: Path) -> Iterator[World]:
 
 
 def on_spark(folder: Path) -> Iterator[World]:
-    from mzplan.spark.delta_storage import SparkStorageController
+    from mzplan.spark.delta_storage import SparkController
     from mzplan.spark.executor import SparkExecutor
     from tests.integration.spark_lab import LAKE
 
@@ -113,7 +112,7 @@ def on_spark(folder: Path) -> Iterator[World]:
     def make(store: Store, jobs: Jobs) -> Controller:
         executor = Shared(context)
         executor.open()
-        return SparkStorageController(context, store, Secrets(str(folder)), jobs, executor=executor)
+        return SparkController(context, store, Secrets(str(folder)), jobs, executor=executor)
 
     world = World(folder, make)
     yield world
@@ -123,7 +122,7 @@ def on_spark(folder: Path) -> Iterator[World]:
 # ── descriptions
 
 
-def local_source(id_: str, **body: Any) -> CollectionDescription:
+def local_source(id_: str, **body: Any) -> Desired:
     """Return a local source with the columns `id` and `name`."""
     query = Description(
         address=Address("source", f"s_{id_}"),
@@ -133,12 +132,12 @@ def local_source(id_: str, **body: Any) -> CollectionDescription:
         type="local",
         body={"type": "local", "schema": "id BIGINT NOT NULL, name STRING", "trigger": TRIGGER, **body},
     )
-    return CollectionDescription(query=query, instance="local")
+    return Desired(description=query, instance="local")
 
 
-def sink_of(source: CollectionDescription, id_: str) -> ExportDescription:
+def sink_of(source: Desired, id_: str) -> Desired:
     """Return a sink that only counts rows."""
-    of = source.query
+    of = source.description
     read = CollectionRead(address=of.address, id=of.id, generation=of.generation, type=of.type, body=of.body)
     query = Description(
         address=Address("sink", f"k_{id_}"),
@@ -149,12 +148,12 @@ def sink_of(source: CollectionDescription, id_: str) -> ExportDescription:
         body={"type": "console", "from": of.address.name, "trigger": TRIGGER},
         reads={of.address.name: read},
     )
-    return ExportDescription(query=query, instance="local")
+    return Desired(description=query, instance="local")
 
 
-def altered(description: D, digest: str, **other: Any) -> D:
+def altered(description: Desired, digest: str, **other: Any) -> Desired:
     """Return the description with another digest, as after a change of its connection."""
-    return replace(description, query=replace(description.query, digest=digest, **other))
+    return replace(description, description=replace(description.description, digest=digest, **other))
 
 
 def rows(first: int, count: int) -> list[dict[str, Any]]:
@@ -170,53 +169,54 @@ def appending(id_: str, step: Step, *given: dict[str, Any], key: str | None = No
 # ── actions
 
 
-def append(controller: Controller, *commands: AppendCommand) -> None:
+def append(controller: StorageController, *commands: AppendCommand) -> None:
     """Append, and wait until the rows are durable."""
     controller.append(commands).result(20)
 
 
-def create(controller: Controller, *descriptions: CollectionDescription) -> None:
-    controller.create_collections([(one.query.id, one) for one in descriptions])
+def create(controller: StorageController, *descriptions: Desired) -> None:
+    controller.create_collections([(one.description.id, one) for one in descriptions])
 
 
-def create_sink(controller: Controller, *descriptions: ExportDescription) -> None:
-    sinks = [(one, from_id) for one in descriptions for from_id in one.from_ids]
-    tokens = [(controller.prepare_export(one.query.id, from_id), one) for one, from_id in sinks]
+def create_sink(controller: StorageController, *descriptions: Desired) -> None:
+    hosted = dict(controller.collections())  # a query of another instance may also read other collections
+    sinks = [(one, from_id) for one in descriptions for from_id in one.from_ids if from_id in hosted]
+    tokens = [(controller.prepare_export(one.description.id, from_id), one) for one, from_id in sinks]
     controller.create_exports(tokens)
 
 
-def settle(controller: Controller, until: Callable[[], bool] | None = None) -> None:
+def settle(controller: StorageController, until: Callable[[], bool] | None = None) -> None:
     """Process until no work is under way, and `until` holds."""
 
     waited = Stopwatch()
     while True:
         controller.process()
-        if not controller.busy and (until is None or until()):
+        if not controller.kernel.busy and (until is None or until()):
             return
         assert waited.seconds < SECONDS, {
             str(a): (d.condition, d.run and d.run.step, d.memory.error)
-            for a, d in controller.decisions.items()
+            for a, d in controller.kernel.decisions.items()
         }
         controller.ready()
 
 
-def running(controller: Controller) -> set[str]:
+def running(controller: StorageController) -> set[str]:
     """Return the addresses of the running queries."""
-    return {str(report.name.address) for report in controller.executor.reports() if report.active}
+    return {str(report.name.address) for report in controller.kernel.executor.reports() if report.active}
 
 
 def run_ids(executor: Executor) -> dict[str, str]:
     return {str(report.name.address): report.run_id for report in executor.reports() if report.active}
 
 
-def snapshot(controller: Controller, id_: str, as_of: Step) -> list[tuple[Row, Diff]]:
+def snapshot(controller: StorageController, id_: str, as_of: Step) -> list[tuple[Row, Diff]]:
     """Return a collection as of a step, sorted by `id`."""
     return sorted(controller.snapshot(id_, as_of), key=lambda one: one[0]["id"])
 
 
-def play(controller: Controller, id_: str, upper: Step) -> None:
+def play(controller: StorageController, id_: str, upper: Step) -> None:
     """Wait until a collection has this upper. In memory, where no query reads, set it."""
-    if isinstance(controller.executor, InMemoryExecutor):
+    if isinstance(controller.kernel.executor, InMemoryExecutor):
         controller.update_write_frontiers([(id_, upper)])
         settle(controller)
     else:

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from mzplan.controller.core import Controller
+from mzplan.controller.adapter import StorageController
 from mzplan.controller.memory import InMemoryStorage
-from mzplan.controller.protocol import StorageController
 from mzplan.controller.terms import (
     AppendCommand,
     IdentifierMissingError,
@@ -39,7 +38,6 @@ from mzplan.controller.terms import (
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.resources import Retries
 from mzplan.model.state import State
-from mzplan.runner.commands import create_exports
 from mzplan.store.journal import Prepared
 from tests.contract.controllers import (
     SECONDS,
@@ -85,12 +83,10 @@ def refused(
         command(*arguments)
 
 
-def test_the_protocol_has_the_seeds_27_methods_and_the_controller_implements_it() -> None:
+def test_the_controller_has_the_seeds_27_methods() -> None:
     named = {name for name, _ in inspect.getmembers(StorageController, inspect.isfunction) if name[0] != "_"}
-    assert len(SEED.split()) == 27 and set(SEED.split()) <= named
-    for name in named:
-        wanted, there = (inspect.signature(getattr(one, name)) for one in (StorageController, Controller))
-        assert wanted == there, name
+    assert len(SEED.split()) == 27 and named == set(SEED.split())
+    assert all(getattr(StorageController, name).__doc__ for name in named)
 
 
 # ── initialization
@@ -105,11 +101,11 @@ def test_commands_wait_for_the_end_of_initialization_and_parameters_restart_noth
     controller.initialization_complete()
     settle(controller)
     assert running(controller) == {"source.s_a"}
-    before = run_ids(controller.executor)
+    before = run_ids(controller.kernel.executor)
     controller.update_configuration(StorageParameters(backoff=Retries(first=9.0), maintain_every=7.0))
     settle(controller)
-    assert run_ids(controller.executor) == before  # other parameters restart nothing
-    assert controller.maintenance.schedule.every == 7.0
+    assert run_ids(controller.kernel.executor) == before  # other parameters restart nothing
+    assert controller.kernel.maintenance.schedule.every == 7.0
 
 
 # ── instances
@@ -129,7 +125,7 @@ def test_an_instance_in_use_cannot_be_dropped(world: World) -> None:
     refused(InstanceInUseError, controller.drop_instance, "local", match=r"source\.s_a")
     controller.drop_sources(["a"])
     refused(InstanceInUseError, controller.drop_instance, "local", match="epoch 1")
-    controller.release()  # a released or lapsed lease doesn't count
+    controller.kernel.release()  # a released or lapsed lease doesn't count
     controller.drop_instance("local")
 
 
@@ -138,9 +134,11 @@ def test_a_new_replica_severs_the_old_replica_and_resumes_its_queries(world: Wor
     append(old, appending("a", 0, *rows(0, 2)))
     play(old, "a", 1)
     new = world.controller()
-    assert new.instances.attached is not None and old.instances.attached is not None
-    assert new.instances.attached.epoch > old.instances.attached.epoch
-    old.instances.loss = old.instances.loss or "another runner"  # its lease keeper notices within a heartbeat
+    assert new.kernel.instances.attached is not None and old.kernel.instances.attached is not None
+    assert new.kernel.instances.attached.epoch > old.kernel.instances.attached.epoch
+    old.kernel.instances.loss = (
+        old.kernel.instances.loss or "another runner"
+    )  # its lease keeper notices within a heartbeat
     refused(NotAttachedError, settle, old)
     assert running(old) == set()
     refused(NotAttachedError, create, old, local_source("b"))
@@ -161,7 +159,7 @@ def test_a_lost_lease_stops_the_queries_even_if_the_loop_is_blocked(world: World
 
 
 def test_without_a_replica_every_command_is_refused(world: World) -> None:
-    controller = world.make(world.store, world.jobs)
+    controller = StorageController(world.make(world.store, world.jobs))
     refused(NotAttachedError, create, controller, local_source("a"))
     refused(NotAttachedError, controller.process)
 
@@ -175,16 +173,16 @@ def test_collections_are_created_altered_and_read(world: World) -> None:
     controller.migrate_collections([("a", source)])
     create(controller, source)
     settle(controller)
-    before = run_ids(controller.executor)
+    before = run_ids(controller.kernel.executor)
     create(controller, source)  # again, without effect
     settle(controller)
-    assert run_ids(controller.executor) == before
+    assert run_ids(controller.kernel.executor) == before
     assert controller.collection("a") is controller.collection_mut("a")
     assert [id_ for id_, _ in controller.collections()] == ["a"]
     assert controller.collection("a").condition == "running"
     create(controller, altered(source, "1:b"))
     settle(controller)
-    after = run_ids(controller.executor)
+    after = run_ids(controller.kernel.executor)
     assert after.keys() == before.keys() and after != before
     for missing in (controller.collection, controller.collection_mut):
         refused(IdentifierMissingError, missing, "nobody")
@@ -262,16 +260,16 @@ def test_exports_are_created_with_a_token_altered_and_dropped(world: World) -> N
     assert controller.prepare_export("k", "a") == token
     other = controller.prepare_export("other", "a")
     refused(StorageError, controller.create_exports, [(token, sink), (other, sink)])
-    assert list(controller.exports()) == []
+    refused(IdentifierMissingError, controller.export, "k")
     controller.create_exports([(token, sink)])
     refused(IdentifierMissingError, controller.create_exports, [(token, sink)])  # it is consumed
     settle(controller)
     assert running(controller) == {"source.s_a", "sink.k_k"}
     assert controller.export("k") is controller.export_mut("k")
-    before = run_ids(controller.executor)
+    before = run_ids(controller.kernel.executor)
     create_sink(controller, altered(sink, "1:b"))
     settle(controller)
-    after = run_ids(controller.executor)
+    after = run_ids(controller.kernel.executor)
     assert after["sink.k_k"] != before["sink.k_k"] and after["source.s_a"] == before["source.s_a"]
     for missing in (controller.export, controller.export_mut):
         refused(IdentifierMissingError, missing, "nobody")
@@ -300,19 +298,19 @@ def test_a_token_holds_its_step_until_it_is_used_or_cancelled(world: World) -> N
     assert world.store.read_prepared("local") == []
 
 
-def test_a_stale_token_is_cancelled_with_its_hold(world: World) -> None:
-    """After a crash, the prepared export is no longer wanted, or its collection is gone."""
+def test_a_prepared_export_survives_a_crash_and_is_cancelled_with_its_hold(world: World) -> None:
     controller = world.hosting("a", "b")
-    controller.prepare_exports([("gone", "a"), ("kept", "a"), ("lost", "b")])
+    tokens = [controller.prepare_export(*pair) for pair in (("gone", "a"), ("kept", "a"), ("lost", "b"))]
     world.crash()
-    again = world.hosting("a")
+    again = world.hosting("a")  # the collection `b` is gone
     again.set_read_policy([("a", LagSteps(steps=1))])
     again.update_write_frontiers([("a", 100)])
     assert again.collection("a").since == 0
-    again.cancel_stale_tokens({"kept", "lost"})
+    for token in (tokens[0], tokens[2]):
+        again.cancel_prepare_export(token)
     assert [entry.id for entry in world.store.read_prepared("local")] == ["kept"]
     assert list(again.collection("a").holds) == ["prepared:kept"]
-    again.cancel_stale_tokens(())
+    again.cancel_prepare_export(tokens[1])
     again.update_write_frontiers([("a", 101)])
     assert (again.collection("a").since, world.store.read_prepared("local")) == (100, [])
 
@@ -336,26 +334,23 @@ def test_a_command_with_an_unwritable_journal_changes_nothing(
     journalled = world.store.read_prepared("local")
     assert [entry.id for entry in journalled] == ["k"]
     fails(lambda: controller.cancel_prepare_export(token))
-    fails(lambda: controller.cancel_stale_tokens(()))
     fails(lambda: controller.create_exports([(token, sink_of(source, "k"))]))
-    assert list(controller.exports()) == []
+    refused(IdentifierMissingError, controller.export, "k")
     assert (controller.prepared, world.store.read_prepared("local")) == ({("k", "a"): token}, journalled)
     controller.cancel_prepare_export(token)
     assert (controller.collection("a").holds, world.store.read_prepared("local")) == ({}, [])
 
 
-def test_exports_are_all_prepared_and_created_or_none(world: World) -> None:
+def test_exports_are_all_created_or_none(world: World) -> None:
     controller, a, b = world.hosting("a", "b"), local_source("a"), local_source("b")
-    refused(IdentifierMissingError, controller.prepare_exports, [("ka", "a"), ("kb", "nobody")])
-    assert (controller.prepared, controller.collection("a").holds) == ({}, {})
-    tokens = controller.prepare_exports([("ka", "a"), ("kb", "b")])
-    assert controller.prepare_exports([("kb", "b")]) == tokens[1:]
+    tokens = [controller.prepare_export("ka", "a"), controller.prepare_export("kb", "b")]
     controller.drop_sources(["b"])
     sinks = [(tokens[0], sink_of(a, "ka")), (tokens[1], sink_of(b, "kb"))]
     refused(IdentifierMissingError, controller.create_exports, sinks)
     twice = [sinks[0], (tokens[0], altered(sink_of(a, "ka"), "1:b"))]
     refused(IdentifierReusedError, controller.create_exports, twice)
-    assert list(controller.exports()) == []
+    assert list(controller.kernel.wanted) == [a.description.address]
+    refused(IdentifierMissingError, controller.export, "ka")
     assert [entry.id for entry in world.store.read_prepared("local")] == ["ka", "kb"]
 
 
@@ -463,8 +458,8 @@ def test_an_export_holds_each_collection_that_it_reads(world: World) -> None:
     assert holds() == [{}, {}]
 
     both = sink_of(a, "k2")
-    reads = {**both.query.reads, **sink_of(b, "k2").query.reads}
-    both = replace(both, query=replace(both.query, reads=reads))
+    reads = {**both.description.reads, **sink_of(b, "k2").description.reads}
+    both = replace(both, description=replace(both.description, reads=reads))
     create_sink(controller, both)
     controller.update_write_frontiers([("a", 10), ("b", 10)])
     controller.update_read_capabilities({"a": {"k2": 7}, "b": {"k2": 4}})
@@ -475,7 +470,7 @@ def test_an_export_holds_each_collection_that_it_reads(world: World) -> None:
 
     # A query of another instance may read a collection here, and collections that aren't here.
     controller.drop_sources(["b"])
-    create_exports([both], controller)
+    create_sink(controller, both)
     assert list(controller.export("k2").read_holds) == ["a"]
 
 
@@ -502,7 +497,7 @@ def test_since_is_the_least_of_all_capabilities(world: World) -> None:
 
 def test_ready_ends_when_it_is_woken(world: World) -> None:
     controller = world.controller()
-    timer = threading.Timer(0.1, controller.wake)
+    timer = threading.Timer(0.1, controller.kernel.wake)
     timer.start()
     controller.ready()
     timer.join()
@@ -518,14 +513,14 @@ def test_unclaimed_queries_are_stopped_and_unclaimed_storage_is_listed(
     world.crash()
     world.store.write_accepted("local", {})  # no process remembers them
     again = world.controller(complete=False)
-    stray = local_source("a").query
-    again.executor.start(stray, again.secrets, 1)
+    stray = local_source("a").description
+    again.kernel.executor.start(stray, again.kernel.secrets, 1)
     create(again, local_source("b"))
     caplog.set_level(logging.INFO, "mzplan.controller")
     again.reconcile_state()
     assert running(again) == set()
     assert "unclaimed storage: a g1 (mzplan state gc)" in caplog.messages
-    again.claim_storage([("a", 1)])
+    again.kernel.follow([local_source("b")], claimed=[("a", 1)])
     caplog.clear()
     again.reconcile_state()
     assert caplog.messages == []
@@ -544,18 +539,19 @@ def test_a_sink_that_does_not_read_holds_steps_for_a_limited_time(
     play(controller, "a", 4)
     state = controller.collection("a")
     looked: list[int] = []
-    read = controller.storage.first_unread
-    monkeypatch.setattr(controller.storage, "first_unread", lambda *places: looked.append(1) or read(*places))
+    storage = controller.kernel.storage
+    read = storage.first_unread
+    monkeypatch.setattr(storage, "first_unread", lambda *places: looked.append(1) or read(*places))
     controller.update_configuration(StorageParameters(maintain_every=0.1))
-    if isinstance(controller.storage, InMemoryStorage):
-        controller.storage.first_unread_steps["k", 1] = 0
+    if isinstance(storage, InMemoryStorage):
+        storage.first_unread_steps["k", 1] = 0
     settle(controller, lambda: len(looked) > 1)
     assert (state.since, state.implied, state.holds["k"]) == (0, 3, 0)
-    kept = controller.describe_holds("k")
+    kept = controller.kernel.frontiers.describe_holds("k")
     assert kept == "It has read source.s_a up to step 0, and later rows are kept for it, for at most 1h."
     controller.create_collections([("a", local_source("a", max_hold="0s"))])
     settle(controller, lambda: state.since == 3)
-    assert controller.describe_holds("k") is None
+    assert controller.kernel.frontiers.describe_holds("k") is None
 
 
 def test_rows_of_a_key_come_and_go(world: World) -> None:

@@ -33,8 +33,7 @@ from tests.unit.cli_runs import apply, mzplan, write
 APPLY = points("apply", "commit")
 ALTER = points("alter", "apply", "commit")
 APPEND = points("append")
-DROPPED = [Failpoint.COMMAND_DROP_SINKS, Failpoint.COMMAND_DROP_SOURCES]
-RUNNER = [point for point in points("runner", "command") if point not in DROPPED]
+RUNNER = points("runner")
 CLAIMS = [Failpoint.STORAGE_JOURNALED, Failpoint.STORAGE_REMOVED]
 TABLES = [Failpoint.STORAGE_EXPIRED, Failpoint.STORAGE_MERGED, Failpoint.STORAGE_RECLAIMED]
 CANARY = points("canary")
@@ -78,7 +77,7 @@ def follower(tmp_path: Path) -> Iterator[Followed]:
 
 
 def test_each_failpoint_has_a_test() -> None:
-    groups = (ALTER, RUNNER, DROPPED, CLAIMS, TABLES, CANARY, APPEND, ELSEWHERE)
+    groups = (ALTER, RUNNER, CLAIMS, TABLES, CANARY, APPEND, ELSEWHERE)
     assert {point for group in groups for point in group} == set(Failpoint)
 
 
@@ -204,7 +203,7 @@ def succeeded(folder: Path) -> Status:
     return status
 
 
-@pytest.mark.parametrize("point", [*DROPPED, *CLAIMS])
+@pytest.mark.parametrize("point", [Failpoint.RUNNER_FOLLOWED, *CLAIMS])
 def test_a_successor_drops_what_a_killed_runner_was_dropping(tmp_path: Path, point: Failpoint) -> None:
     """Killed in the middle of a serial without a source and its sink: nothing of them runs again, and their
     storage is removed once. A controller validates a drop against what it knew before it was killed

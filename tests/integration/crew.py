@@ -9,13 +9,12 @@ from pathlib import Path
 
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.jobs import Jobs
-from mzplan.controller.terms import ReplicaLocation
 from mzplan.model.address import Address
 from mzplan.model.observed import Observation
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
 from mzplan.secrets.references import Secrets
-from mzplan.spark.delta_storage import SparkStorageController
+from mzplan.spark.delta_storage import SparkController
 from mzplan.spark.executor import SparkExecutor
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
@@ -44,11 +43,10 @@ class Crew:
         self.jobs = Jobs()
         secrets = Secrets(str(self.folder))
         gates = gates_of(store, "local", time.monotonic)
-        self.controller = SparkStorageController(
+        self.controller = SparkController(
             context, store, secrets, self.jobs, executor=self.executor, gates=gates
         )
-        self.controller.create_instance("local")
-        self.controller.connect_replica("local", ReplicaLocation(owner="test"))
+        self.controller.lead("local", "test")
         self.runner = Runner(self.controller, gates)
         self.runner.watches.upstreams.schedule.every = 1.0
         self.stopping = threading.Event()

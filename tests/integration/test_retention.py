@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from mzplan.controller.terms import ExportDescription, LagSteps, ReadBeforeSinceError, StorageParameters
+from mzplan.controller.reconcile import Desired
+from mzplan.controller.terms import LagSteps, ReadBeforeSinceError, StorageParameters
 from mzplan.spark.delta_storage import DeltaStorage, _Reclaim
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.snapshot import small_files
@@ -41,15 +42,15 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield from on_spark(tmp_path)
 
 
-def into_delta(id_: str, folder: Path, **more: Any) -> ExportDescription:
+def into_delta(id_: str, folder: Path, **more: Any) -> Desired:
     made = sink_of(SOURCE, id_)
     query = replace(
-        made.query,
+        made.description,
         type="delta",
-        body={**made.query.body, "type": "delta", "path": id_, **more},
+        body={**made.description.body, "type": "delta", "path": id_, **more},
         connections={"connection": inlined("lake", {"type": "files", "path": str(folder)})},
     )
-    return replace(made, query=query)
+    return replace(made, description=query)
 
 
 def ids(folder: Path, sink: str) -> list[int]:
@@ -82,7 +83,7 @@ def age(table: Path) -> None:
 def test_a_collection_gives_up_what_nobody_reads(world: World, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     controller = world.controller()
-    storage = controller.storage
+    storage = controller.kernel.storage
     assert isinstance(storage, DeltaStorage)
     storage.merge_at, storage.safety, storage.reclaim_every = 8, 0.0, 3600.0
     storage._reclaimed["a", 1] = _Reclaim(time.monotonic(), 0, 0)

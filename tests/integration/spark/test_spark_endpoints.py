@@ -12,7 +12,6 @@ import pytest
 
 from mzplan.connectors.adapter.sink import EndpointSink
 from mzplan.connectors.local.steps import LocalSteps
-from mzplan.controller.terms import CollectionDescription
 from mzplan.endpoints import OutputEndpoint, Step
 from mzplan.schema.description import Description
 from mzplan.spark.delta_storage import DeltaStorage
@@ -84,8 +83,7 @@ def test_each_append_is_one_step_and_a_restart_continues_after_the_last(lab: Lab
         assert upstream.content_hash(one) == collection_hash(history.collection, one)
     # A controller's append counts on from the collection.
     storage = DeltaStorage(lab.context.warehouse, lab.executor)
-    hosted = CollectionDescription(query=source, instance="local")
-    storage.append([(hosted, appending(source.id, 3, {"id": 24}))])
+    storage.append([(source, appending(source.id, 3, {"id": 24}))])
     lab.start(again)
     holds(lab, again, 25)
     eventually("the row since the restart is counted", lambda: lab.report(again).run_rows == 1)

@@ -254,7 +254,7 @@ def test_each_serial_restarts_only_the_queries_that_it_changes(world: World) -> 
     # A change of retention restarts nothing either.
     seen = world.apply(make_state(3, broker="b:1", retention={"steps": 5})).observations
     assert {a: o.run_id for a, o in seen.items()} == {a: o.run_id for a, o in after.items()}
-    assert world.runner.controller.collection("s").policy == LagSteps(steps=5)
+    assert world.runner.controller.frontiers.by_id["s"].policy == LagSteps(steps=5)
     # A deleted query is stopped and forgotten.
     assert set(world.apply(without(make_state(4, broker="b:1"), SINK)).observations) == {ORDERS}
     assert set(world.executor.running()) == set(world.store.read_accepted("local")) == {ORDERS}
@@ -587,12 +587,12 @@ def test_a_query_without_its_checkpoint_does_not_start_over(alive: World) -> Non
     assert later(edited(make_state(4, broker="b:1"), ORDERS, id="anew")) == ("running", None)
 
 
-def test_a_prepared_export_of_an_unwanted_sink_is_cancelled(world: World) -> None:
-    """A runner was killed right after it prepared the sink, and the sink was removed meanwhile."""
+def test_an_export_that_an_earlier_version_prepared_is_forgotten(world: World) -> None:
+    """Its runner was killed right after it prepared the sink. `state gc` would wait for it."""
     world.store.write_prepared("local", [Prepared(id="o", from_id="s", step=0)])
     world.next_runner()
     world.apply(without(make_state(1), SINK))
-    assert world.runner.controller.collection("s").holds == {}
+    assert world.runner.controller.frontiers.by_id["s"].holds == {}
     assert world.store.read_prepared("local") == []
 
 

@@ -70,13 +70,13 @@ def test_a_failed_query_is_restarted_while_proposals_are_unreadable(
 def test_a_failed_command_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     controller = world.runner.controller
     with monkeypatch.context() as broken:
-        broken.setattr(controller, "set_read_policy", mock.Mock(side_effect=StorageError("not now")))
+        broken.setattr(controller, "follow", mock.Mock(side_effect=StorageError("not now")))
         world.commit(make_state(1))
         world.runner.tick()
         assert (world.runner.serial, world.executor.running()) == (-1, {})
     assert world.settle().serial == 1
     assert ORDERS in world.executor.running()
-    assert {type(state.policy) for _, state in controller.collections()} == {LagDuration}
+    assert isinstance(controller.frontiers.by_id["s"].policy, LagDuration)
 
 
 def test_a_runner_without_its_engine_ends_at_once(alive: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,14 +104,14 @@ def test_nothing_is_dropped_removed_or_started_anew_during_an_outage(
     """Another runner may have read a later serial, which needs that storage or another definition."""
     alive.apply(without(make_state(2), SINK))
     controller = alive.runner.controller
-    assert controller.claims is not None and alive.journal()
+    assert controller.queries is not None and alive.journal()
     before = list(alive.executor.log)
     new = with_copies(alive.committed, ORDERS, "late")
     with outage(alive, monkeypatch):
-        controller.claims.retain = 0.0  # its storage is due
+        controller.queries.claims.retain = 0.0  # its storage is due
         late = describe(new.resources[Address("source", "late")], new.resources)
-        hosted = next(state.description for _, state in controller.collections())
-        controller.create_collections([(late.id, replace(hosted, query=late))])
+        known = controller.wanted[ORDERS]
+        controller.follow([known, replace(known, description=late)])
         alive.now += 1000.0
         alive.rounds()
         assert alive.executor.log == before and alive.reclaimed() == []
