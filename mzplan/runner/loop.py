@@ -26,11 +26,11 @@ from mzplan.model.observed import Verdict
 from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.words import one_line
-from mzplan.runner.wanted import policy_of, wanted_queries
 from mzplan.runner.gates import Gates
 from mzplan.runner.proposals import ProposalAnswerer
 from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.status_writer import ProblemLog, StatusWriter, Watches
+from mzplan.runner.wanted import policy_of, wanted_queries
 from mzplan.store.backends.backend import lost_error
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.claims import places_of
