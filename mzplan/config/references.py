@@ -11,8 +11,8 @@ from mzplan.config.documents import Document, containers_below
 from mzplan.config.findings import Findings, Location, shown
 from mzplan.config.variables import VARIABLE, Variables, explain_undeclared, report_missing
 from mzplan.model.words import did_you_mean, scalar_text
+from mzplan.secrets.providers import OWN_PROVIDERS, fault_of_name, has_provider
 from mzplan.secrets.references import REFERENCE
-from mzplan.secrets.remote import OWN_PROVIDERS, fault_of_name, has_provider
 
 EACH = "${each"
 _IS_EACH = re.compile(r"\$\{each\b")

@@ -34,8 +34,8 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.files import read_open_secret, unusable_error
 from mzplan.secrets.guards import CommittedGuard
 from mzplan.secrets.policy import UNKNOWN, Flow, Guard, Policy, Route
+from mzplan.secrets.providers import RemoteSecrets
 from mzplan.secrets.references import Secrets, references_in
-from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")

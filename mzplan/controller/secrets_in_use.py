@@ -23,7 +23,7 @@ from mzplan.secrets.references import Secrets
 
 log = logging.getLogger("mzplan.runner")
 
-READ_INTERVAL = 5.0  # seconds between reads; remote values are cached longer (mzplan.secrets.remote)
+READ_INTERVAL = 5.0  # seconds between reads; remote values are cached longer (mzplan.secrets.providers)
 _KEY = os.urandom(32)
 
 

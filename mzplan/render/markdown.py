@@ -17,7 +17,7 @@ from mzplan.plan.file import digest_of_plan
 from mzplan.plan.highlights import changed_settings, restarts_elsewhere
 from mzplan.render.diagnostics import merge_equal, render_diagnostics
 from mzplan.render.event_text import drift_lines
-from mzplan.render.markup import (
+from mzplan.render.html import (
     LIMIT,
     alert,
     code,

@@ -45,8 +45,8 @@ from mzplan.runner.webhooks import notify
 from mzplan.secrets.digests import ensure_key
 from mzplan.secrets.guards import CommittedGuard
 from mzplan.secrets.policy import Guard, Policy
+from mzplan.secrets.providers import RemoteSecrets
 from mzplan.secrets.references import Secrets
-from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.store import Store, open_store
 from mzplan.warehouse.elsewhere import former_place, place_of_warehouse
 

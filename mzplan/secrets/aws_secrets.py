@@ -11,7 +11,7 @@ import re
 import threading
 from typing import Any
 
-from mzplan.secrets.remote import Content, NotReachableError, RefusedError
+from mzplan.secrets.providers import Content, NotReachableError, RefusedError
 
 TIMEOUT = 5.0  # seconds to connect, and to receive an answer
 _NAME = re.compile(r"[A-Za-z0-9/_+=.@:-]{1,2048}")  # also matches an ARN

@@ -1,4 +1,4 @@
-"""Secret references: `${env:NAME}`, `${file:PATH}`, and references to a provider (mzplan.secrets.remote).
+"""Secret references: `${env:NAME}`, `${file:PATH}`, and references to a provider (mzplan.secrets.providers).
 
 References are resolved as late as possible, and their values are never stored. mzplan.secrets.resolved
 remembers each value, to hide it in all text that leaves the process.
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Self
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.files import read_secret
 from mzplan.secrets.logins import require_no_login
-from mzplan.secrets.remote import Provider, RemoteProvider, find_provider
+from mzplan.secrets.providers import Provider, RemoteProvider, find_provider
 from mzplan.secrets.resolved import remember
 
 if TYPE_CHECKING:
-    from mzplan.secrets.remote import RemoteSecrets
+    from mzplan.secrets.providers import RemoteSecrets
 
 REFERENCE = re.compile(r"\$\{(?P<provider>[a-z][a-z0-9_-]*):(?P<name>[^{}]+)\}")
 log = logging.getLogger("mzplan.secrets")

@@ -32,7 +32,7 @@ from mzplan.secrets.logins import (
     kubernetes_token_file,
     vault_token_file,
 )
-from mzplan.secrets.remote import Content, NotReachableError, RefusedError
+from mzplan.secrets.providers import Content, NotReachableError, RefusedError
 from mzplan.secrets.resolved import remember
 
 MAX_ANSWER = 16 * MAX_SECRET  # bytes: a path has several secrets, and JSON escapes their characters

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mzplan.connectors.frames.files import CLOCK
+from mzplan.connectors.frames.types import CLOCK
 from mzplan.schema.expressions import JAVA, XPATH
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from mzplan.model.resources import Resource
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.file import decode_plan, encode_plan
+from mzplan.render.html import LIMIT, length
 from mzplan.render.markdown import render_drift_markdown, render_plan_markdown
-from mzplan.render.markup import LIMIT, length
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
 from tests.unit.small_projects import (

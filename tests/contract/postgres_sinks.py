@@ -12,8 +12,8 @@ import pyarrow as pa
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import connect
+from mzplan.connectors.postgres.definition import key_of
 from mzplan.connectors.postgres.sink.connector import PostgresSink
-from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.output import PostgresOutput, Target
 from mzplan.connectors.postgres.sink.staged_output import StagedOutput
 from mzplan.connectors.postgres.sink.staging import Move, can_copy_straight, staging_shape

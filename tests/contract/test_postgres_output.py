@@ -18,8 +18,7 @@ from pyarrow import RecordBatch
 from mzplan.connectors.api.queries import Output
 from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.sink.connector import _drop_tables
-from mzplan.connectors.postgres.sink.ledger import Ledger, shape_of
-from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
+from mzplan.connectors.postgres.sink.output import FencedError, Ledger, PostgresOutput, Target, shape_of
 from mzplan.connectors.postgres.sink.staged_output import StagedOutput
 from mzplan.connectors.postgres.sink.staging import Move, staging_shape
 from mzplan.connectors.postgres.sink.writer import Writer

@@ -10,7 +10,6 @@ from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewritin
 from mzplan.connectors.api.targets import Content, Recorded, missing_steps, unfit_target
 from mzplan.connectors.delta.column_types import column_types, holds
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, open_table
-from mzplan.connectors.frames.files import as_stored
 from mzplan.connectors.frames.merges import (
     append,
     count_files,
@@ -21,7 +20,7 @@ from mzplan.connectors.frames.merges import (
     writing_as,
 )
 from mzplan.connectors.frames.row_hash import with_count
-from mzplan.connectors.frames.types import ddl_of, quoted
+from mzplan.connectors.frames.types import as_stored, ddl_of, quoted
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import use_s3
 from mzplan.connectors.network.folders import (

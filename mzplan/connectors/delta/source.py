@@ -20,9 +20,8 @@ from mzplan.connectors.delta.table import count_lost_rows, open_table
 from mzplan.connectors.formats.parsers import column_parser
 from mzplan.connectors.formats.records import MARK, Records, check_records
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.files import row_clock
 from mzplan.connectors.frames.merges import CHANGE_FEED, exists_after, with_change
-from mzplan.connectors.frames.types import ddl_of, quoted
+from mzplan.connectors.frames.types import ddl_of, quoted, row_clock
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import uri_of, use_s3
 from mzplan.connectors.network.folders import folder_of, folder_problems, route

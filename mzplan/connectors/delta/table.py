@@ -12,8 +12,7 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, hash_files, incomparable
 from mzplan.connectors.delta.column_types import spark_type
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.files import as_stored
-from mzplan.connectors.frames.types import FieldsDifferError, cast_by_name, quoted
+from mzplan.connectors.frames.types import FieldsDifferError, as_stored, cast_by_name, quoted
 from mzplan.connectors.network.aws import use_s3
 from mzplan.connectors.network.folders import folder_of
 from mzplan.endpoints.arrow import arrow_type

@@ -24,8 +24,7 @@ from mzplan.connectors.api.targets import PLACE, Content, Recorded, hash_files, 
 from mzplan.connectors.formats.parsers import csv_options
 from mzplan.connectors.formats.written import row_to_csv, row_to_json
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.files import EXACT_FILES, EXACT_PARTITIONED_FILES, as_stored
-from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.frames.types import EXACT_FILES, EXACT_PARTITIONED_FILES, as_stored, quoted
 from mzplan.connectors.network.aws import use_s3
 from mzplan.connectors.network.folders import folder_of
 from mzplan.endpoints.arrow import arrow_type

@@ -23,8 +23,8 @@ from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun,
 from mzplan.connectors.api.targets import Content, Recorded, unfit_target
 from mzplan.connectors.files.content import LOG, FilesContent, FilesRecorded, read_list
 from mzplan.connectors.formats.written import WRITER_OPTIONS, as_written, unfit_keys
-from mzplan.connectors.frames.files import as_stored
 from mzplan.connectors.frames.row_hash import with_count
+from mzplan.connectors.frames.types import as_stored
 from mzplan.connectors.network.aws import use_s3
 from mzplan.connectors.network.folders import (
     are_same_columns,

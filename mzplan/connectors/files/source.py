@@ -32,8 +32,7 @@ from mzplan.connectors.formats.parsers import (
 )
 from mzplan.connectors.formats.records import Records, check_records
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.files import EXACT_FILES, row_clock
-from mzplan.connectors.frames.types import ddl
+from mzplan.connectors.frames.types import EXACT_FILES, ddl, row_clock
 from mzplan.connectors.network.aws import use_s3
 from mzplan.connectors.network.folders import (
     files_below,

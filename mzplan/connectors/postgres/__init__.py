@@ -40,10 +40,9 @@ def _reach(query: ResolvedQuery) -> Diagnostic | None:
 
 
 def _ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
-    from mzplan.connectors.postgres.sink import definition as sink
-    from mzplan.connectors.postgres.source import definition as source
+    from mzplan.connectors.postgres.definition import sink_ddl, source_ddl
 
-    return source.ddl(query) if query.address.reads_upstream else sink.ddl(query, outputs)
+    return source_ddl(query) if query.address.reads_upstream else sink_ddl(query, outputs)
 
 
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from mzplan.model.state import State
 from mzplan.model.words import count, size
 from mzplan.operations.project import Project, Reporter, locked, read_state, unreadable
 from mzplan.render.text import Paint, aligned_lines
-from mzplan.secrets.remote import RemoteSecrets
+from mzplan.secrets.providers import RemoteSecrets
 from mzplan.store.claims import places_of, recorded_instances, recorded_places
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path

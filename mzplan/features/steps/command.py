@@ -22,8 +22,8 @@ from mzplan.features.steps.verification import verify
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode
 from mzplan.schema.description import describe
+from mzplan.secrets.providers import RemoteSecrets
 from mzplan.secrets.references import Secrets
-from mzplan.secrets.remote import RemoteSecrets
 from mzplan.warehouse.paths import absolute
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from mzplan.features.ui.access import COOKIE, SESSION, Access
-from mzplan.features.ui.error_page import error_page
 from mzplan.features.ui.follower import Follower, View
-from mzplan.features.ui.frame import document, page
+from mzplan.features.ui.frame import document, error_page, page
 from mzplan.features.ui.graph_page import CONDITIONS, graph_page
 from mzplan.features.ui.history_page import difference_page, history_page, origin, serial_page
 from mzplan.features.ui.overview import Overview, origin_of

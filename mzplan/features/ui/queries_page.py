@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mzplan.features.ui.error_page import code_link, linked
 from mzplan.features.ui.follower import View
-from mzplan.features.ui.frame import chip, moment, scrolled
+from mzplan.features.ui.frame import chip, code_link, linked, moment, scrolled
 from mzplan.features.ui.graph_page import CONDITIONS, own_connections, resource_link, summary
 from mzplan.features.ui.overview import Overview
 from mzplan.model.address import Address, natural

@@ -6,9 +6,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from mzplan.features.ui.error_page import linked
 from mzplan.features.ui.follower import Point, Samples
-from mzplan.features.ui.frame import chip, facts, moment, scrolled
+from mzplan.features.ui.frame import chip, facts, linked, moment, scrolled
 from mzplan.features.ui.graph_page import drawing, resource_link
 from mzplan.features.ui.history_page import event_table
 from mzplan.features.ui.overview import Overview, declaration

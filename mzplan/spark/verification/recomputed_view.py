@@ -36,7 +36,7 @@ from mzplan.spark.command_session import close_command_session, open_command_ses
 from mzplan.spark.query_trees import analysed_plan
 from mzplan.spark.relational_views import own_session
 from mzplan.spark.streams import collection_stream
-from mzplan.spark.verification.exactness import Exactness, exactness_of
+from mzplan.spark.verification.source import Exactness, exactness_of
 from mzplan.spark.view_sql import rows_by_sql
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.damage import GoneError

@@ -15,10 +15,9 @@ from mzplan.connectors.api.outputs import outputs_without_spark, plain_columns
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.api.targets import Recorded
 from mzplan.connectors.catalogue import Connectors
-from mzplan.connectors.frames.files import as_stored, read_parquet
 from mzplan.connectors.frames.merges import latest_rows, with_change
 from mzplan.connectors.frames.row_hash import content_hash
-from mzplan.connectors.frames.types import ddl
+from mzplan.connectors.frames.types import as_stored, ddl, read_parquet
 from mzplan.endpoints.interface import Written
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description

@@ -2,14 +2,18 @@
 
 Spark parses Kafka records and lines of files again, because no other parser agrees with it on all numbers,
 dates, quotes and malformed records. An endpoint reads an upstream that has rows.
+
+Recomputes steps of a view, in batch, from the collection and the snapshots that it reads.
+
+Checks whether Spark recomputes a relational query to the same rows, in any order of its input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mzplan.connectors.api.connector import SourceConnector, Upstream
@@ -17,21 +21,212 @@ from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.formats.dead_letters import WORD
 from mzplan.connectors.frames.row_hash import content_hash
+from mzplan.connectors.frames.types import ddl, read_parquet
 from mzplan.model.diagnostics import error
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.relations.parse import is_relational
+from mzplan.schema.source_columns import columns_of
+from mzplan.schema.view_query import gives_same_rows, parse_view
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
+from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import close_command_session, open_command_session
-from mzplan.spark.verification.view import ViewUpstream
+from mzplan.spark.expression_trees import class_of, short_name
+from mzplan.spark.projection import project, read_by
+from mzplan.spark.query_trees import analysed_plan, elements, nodes_of
+from mzplan.spark.relational_views import own_session
+from mzplan.spark.view_sql import rows_by_sql
+from mzplan.warehouse.checkpoints import collection_path
+from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import exists
+from mzplan.warehouse.replay import files_of
+from mzplan.warehouse.snapshot import SnapshotVersions, name_of
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# These functions add floating-point numbers; another order of rows changes the last digits.
+_ADDING = frozenset(("Average", "StddevPop", "StddevSamp", "Sum", "VariancePop", "VarianceSamp"))
+# The values of these functions don't depend on the order of rows, apart from such last digits.
+_UNORDERED = _ADDING.union(
+    ("AggregateExpression", "BitAndAgg", "BitOrAgg", "BitXorAgg", "BoolAnd", "BoolOr", "Count", "CountIf"),
+    ("HyperLogLogPlusPlus", "Max", "Min"),
+)
+_CLOCKS = frozenset(
+    ("CurrentBatchTimestamp", "CurrentDate", "CurrentTime", "CurrentTimestamp", "LocalTimestamp", "Now")
+)
+_ONE_TO_ONE = frozenset(("Filter", "Project", "SubqueryAlias"))
+_PASSED_ON = frozenset(("Alias", "CreateNamedStruct", "GetStructField"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exactness:
+    """The possible differences when the query runs again over the same rows.
+
+    `problem`: why nothing can be compared, in a sentence; "" if something can be compared.
+    `adds_floats`: whether floating-point columns may differ in their last digits.
+    `one_row_each`: whether a late row changes at most one row of the result.
+    `filters_groups`: whether a group may leave the result (HAVING).
+    """
+
+    problem: str = ""
+    adds_floats: bool = False
+    one_row_each: bool = False
+    filters_groups: bool = False
+
+
+def exactness_of(plan: Any) -> Exactness:
+    """Return the exactness of an analysed plan."""
+    nodes = list(nodes_of(plan))
+    aggregates = [node for name, node in nodes if name == "Aggregate"]
+    expressions = [expression for _, node in nodes for expression in elements(node.expressions())]
+    adds_floats = False
+    for expression in expressions:
+        for part in _parts(expression):
+            name = _name_of(part)
+            if name in _CLOCKS:
+                return Exactness(problem=f"Its query has {part.prettyName()}, which changes each time.")
+            if ".aggregate." in class_of(part) and name not in _UNORDERED:
+                return Exactness(
+                    problem=f"Its query has {part.prettyName()}, whose value may depend on the order of the "
+                    "rows."
+                )
+            adds_floats |= name in _ADDING and _is_float(part)
+        if not expression.deterministic():
+            return Exactness(problem="Its query has a function that returns a different value each time.")
+    if adds_floats and (len(aggregates) > 1 or _decides_by_floats(plan)):
+        return Exactness(
+            problem="Other values of its query follow from a sum or average of floating-point numbers, whose "
+            "last digits depend on the order of the rows."
+        )
+    names = [name for name, _ in nodes]
+    above = names[: names.index("Aggregate")] if aggregates else []
+    return Exactness(
+        adds_floats=adds_floats,
+        one_row_each=len(aggregates) == 1 and _ONE_TO_ONE.issuperset(above),
+        filters_groups="Filter" in above,
+    )
+
+
+def _decides_by_floats(plan: Any) -> bool:
+    """Return whether another value depends on a floating-point number, at or above the aggregation."""
+    for name, node in nodes_of(plan):
+        for expression in elements(node.expressions()):
+            if any(map(_is_made_of_floats, _parts(expression, below_aggregates=False))):
+                return True
+        if name == "Aggregate":
+            return False
+    return False
+
+
+def _is_made_of_floats(part: Any) -> bool:
+    if _name_of(part) in _PASSED_ON or _is_float(part):
+        return False
+    return any(map(_is_float, elements(part.children())))
+
+
+def _is_float(part: Any) -> bool:
+    return str(part.dataType().simpleString()) in ("float", "double")
+
+
+def _parts(expression: Any, *, below_aggregates: bool = True) -> Iterator[Any]:
+    """Yield the nodes of an expression; skip aggregates unless `below_aggregates`."""
+    waiting = [expression]
+    while waiting:
+        part = waiting.pop()
+        if not below_aggregates and _name_of(part) == "AggregateExpression":
+            continue
+        yield part
+        waiting += elements(part.children())
+
+
+def _name_of(part: Any) -> str:
+    return short_name(class_of(part))
+
+
+class ViewUpstream:
+    """The inputs of one view that reads one stream. Implements mzplan.connectors.api.connector.Upstream.
+
+    `resolve`: resolves another description of the same view.
+    `position`: the type of `_position`.
+    """
+
+    keeps_positions = True  # in a relational view, every position is NULL
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        description: Description,
+        resolve: Callable[[Description], ResolvedQuery],
+        warehouse: str,
+        position: str,
+    ):
+        ((self._stream, self._read),) = description.reads.items()
+        self._spark, self._description, self._resolve = spark, description, resolve
+        self._warehouse, self._position = warehouse, position
+        self._collection = CollectionLog(collection_path(warehouse, *self._read.place))
+        checkpoint = resolve(description).checkpoint
+        assert checkpoint is not None, "verifying needs the checkpoint"
+        self._descriptions, self._versions = checkpoint.descriptions(), SnapshotVersions(checkpoint.folder)
+        self._kind = resource_kind(description.address.kind, description.type)
+
+    def close(self) -> None:
+        """Close the session."""
+        close_command_session(self._spark)
+
+    def content_hash(self, record: StepRecord) -> ContentHash:
+        """See Upstream. The step's rows are computed with the query as it was when the step began."""
+        query = self._resolve(self._description_of(record.step))
+        files = files_of(self._collection, record)
+        with failures.raised_as_gone("Its inputs"):
+            if is_relational(self._description.body):
+                return content_hash(self._joined(query, files, record.step))
+            return content_hash(self._projected(query, files))
+
+    def _description_of(self, step: int) -> Description:
+        begun = self._descriptions.description_of(step)
+        if begun is None:
+            return self._description
+        later = (entry for entry in reversed(self._descriptions.entries) if entry.step >= begun.step)
+        # The newest of equal queries has the newest names of renamed collections.
+        newest = next(entry for entry in later if gives_same_rows(self._kind, begun.rows, entry.rows))
+        return newest.earlier(self._description)
+
+    def _projected(self, query: ResolvedQuery, files: Sequence[str]) -> DataFrame:
+        """Return the rows of a view that computes each row from one row."""
+        assert self._kind.query_property is not None, f"{query.address} has no SQL"
+        view = parse_view(query.description.body[self._kind.query_property])
+        parts = (parsed for _, parsed in view.expressions())
+        if varying := next((parsed.varies[0] for parsed in parts if parsed.varies is not None), ""):
+            raise GoneError(f"Its query has {varying}, which changes each time.")
+        query = read_by(query)
+        schema = f"{ddl(query.columns)}, {POSITION} {self._position}"
+        return project(read_parquet(self._spark, files, schema), query)
+
+    def _joined(self, query: ResolvedQuery, files: Sequence[str], step: int) -> DataFrame:
+        """Return the rows of a view that joins its stream with snapshots."""
+        session = own_session(self._spark)
+        rows = read_parquet(session, files, ddl(columns_of(self._read.type, self._read.body)))
+        tables = self._tables(session, step)
+        joined = rows_by_sql(session, {self._stream: rows}, tables, query, self._position)
+        exactness = exactness_of(analysed_plan(joined))
+        if exactness.problem or exactness.adds_floats:
+            raise GoneError(exactness.problem or "Its query adds up floating-point numbers.")
+        return joined
+
+    def _tables(self, session: SparkSession, step: int) -> dict[str, DataFrame]:
+        versions, tables = self._versions.at(step), {}
+        for name, read in self._description.snapshots.items():
+            version = versions.get(name_of(read.place))
+            if version is None:
+                raise GoneError(f"The version of {name} that the view read is no longer known.")
+            tables[name] = read_table(session, collection_path(self._warehouse, *read.place), version)
+        return tables
 
 
 def open_upstream(

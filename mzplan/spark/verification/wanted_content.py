@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content
-from mzplan.connectors.frames.files import read_parquet
-from mzplan.connectors.frames.types import FieldsDifferError, cast_by_name, ddl, quoted
+from mzplan.connectors.frames.types import FieldsDifferError, cast_by_name, ddl, quoted, read_parquet
 from mzplan.schema.columns import POSITION, spark_type
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark.collections import read_table

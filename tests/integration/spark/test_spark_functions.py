@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from mzplan.connectors.frames.files import CLOCK
+from mzplan.connectors.frames.types import CLOCK
 from mzplan.host.spark_lines import installed_line
 from mzplan.schema.functions import functions
 from tests.integration.spark_lab import Lab

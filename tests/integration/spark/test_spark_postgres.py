@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from examples.servers import PostgresServer
-from mzplan.connectors.postgres.sink.ledger import Ledger
+from mzplan.connectors.postgres.sink.output import Ledger
 from mzplan.connectors.postgres.sink.writer import Writer
 from tests.integration.spark_lab import Lab
 from tests.support import Make, Stopwatch, eventually, execute, ids_in

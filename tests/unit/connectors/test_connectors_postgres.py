@@ -18,10 +18,10 @@ import pytest
 from mzplan.connectors.api.queries import Output, ResolvedQuery, resolve
 from mzplan.connectors.postgres import types
 from mzplan.connectors.postgres.client import conninfo
+from mzplan.connectors.postgres.definition import create_table
 from mzplan.connectors.postgres.problems import is_lost, reason
 from mzplan.connectors.postgres.sink import refusals
-from mzplan.connectors.postgres.sink.definition import create_table
-from mzplan.connectors.postgres.sink.ledger import Ledger
+from mzplan.connectors.postgres.sink.output import Ledger
 from mzplan.connectors.postgres.sink.target_probe import check_table
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.source import decoder as postgres_decode

@@ -20,7 +20,7 @@ from mzplan.connectors.kafka.transaction import KafkaTransaction
 from mzplan.connectors.network.aws import Token
 from mzplan.connectors.postgres.sink import output as postgres_output
 from mzplan.connectors.postgres.sink import tasks as postgres_tasks
-from mzplan.connectors.postgres.sink.ledger import Ledger
+from mzplan.connectors.postgres.sink.output import Ledger
 from mzplan.endpoints.arrow import arrow_schema
 from mzplan.endpoints.interface import Written
 from mzplan.schema.columns import parse_columns

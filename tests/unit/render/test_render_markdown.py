@@ -15,8 +15,8 @@ from mzplan.model.plan import DriftItem, FieldChange, Pending, Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import State
 from mzplan.plan import build_plan
+from mzplan.render.html import LIMIT, code, fence, length, link
 from mzplan.render.markdown import render_drift_markdown, render_plan_markdown
-from mzplan.render.markup import LIMIT, code, fence, length, link
 from mzplan.render.plan_page import render_plan_page
 from mzplan.render.plan_text import render_plan
 from tests.unit.small_projects import at, commit, kafka, resource, shop, sink, source

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mzplan.secrets import vault
+from mzplan.secrets.providers import RemoteSecrets
 from mzplan.secrets.references import Secrets
-from mzplan.secrets.remote import RemoteSecrets
 from tests.unit.vault_stand_in import VaultStandIn, vault_stand_in
 
 VALUE = "pass\nword\0 ü"

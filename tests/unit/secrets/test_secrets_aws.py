@@ -15,8 +15,8 @@ from botocore.httpsession import URLLib3Session
 
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.secrets import aws_secrets
+from mzplan.secrets.providers import RemoteSecrets
 from mzplan.secrets.references import Secrets
-from mzplan.secrets.remote import RemoteSecrets
 from tests.moto_server import moto_server, who_is_let_in
 from tests.support import refusal
 from tests.unit.secrets.conftest import Clock

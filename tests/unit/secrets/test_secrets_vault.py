@@ -14,8 +14,8 @@ import requests
 
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.secrets import vault
+from mzplan.secrets.providers import RETRY_AFTER, NotReachableError, RemoteSecrets
 from mzplan.secrets.references import Secrets
-from mzplan.secrets.remote import RETRY_AFTER, NotReachableError, RemoteSecrets
 from mzplan.secrets.resolved import scrub
 from mzplan.secrets.vault import guard
 from tests.support import refusal

@@ -17,8 +17,8 @@ from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.secrets.policy import read_policy
+from mzplan.secrets.providers import REFRESH_VARIABLE, RemoteSecrets, refresh_s
 from mzplan.secrets.references import Secrets
-from mzplan.secrets.remote import REFRESH_VARIABLE, RemoteSecrets, refresh_s
 from tests.support import eventually, refusal
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import mzplan
@@ -47,7 +47,7 @@ sinks:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets_in_use, "READ_INTERVAL", 0.05)
-    monkeypatch.setattr("mzplan.secrets.remote.RETRY_AFTER", 0.05)
+    monkeypatch.setattr("mzplan.secrets.providers.RETRY_AFTER", 0.05)
 
 
 def written(folder: Path, reference: str) -> Path:

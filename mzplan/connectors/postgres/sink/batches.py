@@ -19,11 +19,10 @@ from mzplan.connectors.postgres.client import (
     open_conninfo,
     remote_options_of,
 )
+from mzplan.connectors.postgres.definition import key_of
 from mzplan.connectors.postgres.identity import check_database, record_target
 from mzplan.connectors.postgres.problems import Problem
-from mzplan.connectors.postgres.sink.definition import key_of
-from mzplan.connectors.postgres.sink.ledger import shape_of
-from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
+from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target, shape_of
 from mzplan.connectors.postgres.sink.refusals import REFUSED, explain_batch_error, unstorable_text_error
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
 from mzplan.connectors.postgres.sink.staging import (

@@ -16,9 +16,9 @@ from mzplan.connectors.api.targets import PLACE, Content, incomparable
 from mzplan.connectors.frames.types import quoted as spark_quoted
 from mzplan.connectors.postgres import identity
 from mzplan.connectors.postgres.client import connect, open_conninfo
+from mzplan.connectors.postgres.definition import key_of, shown_table
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason
 from mzplan.connectors.postgres.sink.comparison import Form, form_of, sink_value, sql_text, table_value
-from mzplan.connectors.postgres.sink.definition import key_of, shown_table
 from mzplan.connectors.postgres.sink.target_probe import usable_table
 from mzplan.connectors.postgres.tables import Connection, fetch_row
 from mzplan.connectors.postgres.types import TargetColumn, quoted

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery, empties_target
+from mzplan.connectors.postgres.definition import key_of, table_privileges
 from mzplan.connectors.postgres.identity import Check, written_steps
-from mzplan.connectors.postgres.sink.definition import key_of, table_privileges
 from mzplan.connectors.postgres.sink.staging import can_copy_straight, staging_shape
 from mzplan.connectors.postgres.sink.writer import writer_of
 from mzplan.connectors.postgres.tables import (

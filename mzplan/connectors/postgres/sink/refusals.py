@@ -23,8 +23,8 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.postgres.client import connect, open_conninfo
+from mzplan.connectors.postgres.definition import key_of
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, state_of
-from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
 from mzplan.connectors.postgres.sink.staging import Move
 from mzplan.connectors.postgres.sink.target_table import describe_fix, find_target

@@ -12,9 +12,9 @@ from mzplan.connectors.api.outputs import never_null_outputs
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery
 from mzplan.connectors.api.targets import unreadable
 from mzplan.connectors.formats.written import unfit_keys
+from mzplan.connectors.postgres.definition import create_table, key_of, shown_table
 from mzplan.connectors.postgres.identity import Check, compare_target, identify, written_steps
 from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason
-from mzplan.connectors.postgres.sink.definition import create_table, key_of, shown_table
 from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
 from mzplan.connectors.postgres.sink.staging import has_other_unique, why_not_replaceable
 from mzplan.connectors.postgres.sink.target_table import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
-from mzplan.connectors.postgres.sink.definition import PUBLIC, column_sql, columns_sql, key_of
+from mzplan.connectors.postgres.definition import PUBLIC, column_sql, columns_sql, key_of
 from mzplan.connectors.postgres.sink.writer import SETUP_LOCK
 from mzplan.connectors.postgres.tables import Connection, Table, find_table, table_sql
 from mzplan.connectors.postgres.types import (

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.postgres.sink.ledger import Ledger
+from mzplan.connectors.postgres.sink.output import Ledger
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import quoted
 from mzplan.endpoints.interface import Written

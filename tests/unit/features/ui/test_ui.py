@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from mzplan.features.ui.access import COOKIE, HEADERS, Access
-from mzplan.features.ui.error_page import error_page
 from mzplan.features.ui.follower import Follower
+from mzplan.features.ui.frame import error_page
 from mzplan.features.ui.overview import OverviewReader
 from mzplan.features.ui.resource_page import plot, resource_page
 from mzplan.model.observed import Counters

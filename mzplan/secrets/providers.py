@@ -1,8 +1,6 @@
-"""Caches the answers of remote providers.
+"""Finds the provider that answers `${provider:name}`, and caches the answers of remote providers.
 
 A path costs one request a minute, regardless of the number of references and of query starts.
-
-Finds the provider that answers `${provider:name}`.
 
 env and file are built in. mzplan's other providers are listed here. Other packages register a provider as an
 entry point in the group `mzplan.secrets`:
@@ -12,7 +10,7 @@ entry point in the group `mzplan.secrets`:
 
 A provider is one of these:
 
-- **Remote**: an object with `read(path)`. Only runners call it, and cache the result (mzplan.secrets.remote).
+- **Remote**: an object with `read(path)`. Only runners call it, and cache the result.
 - **Local**: a callable from name to value or None. Runners and commands call it.
 """
 

@@ -1,4 +1,6 @@
-"""A sink's table and its role's privileges, derived from the description alone."""
+"""What a source or sink needs on its server, derived from the description alone: a sink's table, privileges,
+a publication. mzplan creates a source's slot itself.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,12 @@ from mzplan.connectors.api.connector import Ddl
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.tables import (
+    allow_replication,
     grant,
+    grant_on_database,
     grant_on_schema,
     psql_connect,
+    publish,
     role_of,
     table_sql,
     with_encoding,
@@ -61,7 +66,7 @@ def table_privileges(query: ResolvedQuery) -> list[str]:
     return ["INSERT", "SELECT", "UPDATE"] if key_of(query) else ["INSERT"]
 
 
-def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
+def sink_ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     """Return the statements that create the table and grant all privileges that the role may need.
 
     Raises MzplanError MZ301 for a column whose type only Spark knows, and for an unknown role.
@@ -102,4 +107,36 @@ def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
         enter=psql_connect(query.link.body),
         statements=with_encoding(statements),
         notes=notes,
+    )
+
+
+def source_ddl(query: ResolvedQuery) -> Ddl:
+    """Return the statements that let the role replicate the tables, which must exist.
+
+    Raises MzplanError MZ301.
+    """
+    body, link = query.body, query.link.body
+    role = role_of(link)
+    named = [split_name(table) for table in body["tables"]]
+    tables = [(schema or PUBLIC, name) for schema, name in named]
+    statements = [allow_replication(role)]
+    statements += [
+        grant_on_schema("USAGE", schema, role) for schema in dict.fromkeys(schema for schema, _ in tables)
+    ]
+    statements += [grant("SELECT", table_sql(*table), role) for table in tables]
+    notes: list[str] = []
+    if (publication := body.get("publication")) is not None:
+        statements.append(publish(publication, tables))
+    else:
+        statements.append(grant_on_database("CREATE", link["database"], role))
+        listed = ", ".join(table_sql(*table) for table in tables)
+        notes.append(
+            f"{role} creates the publication, so it must own {listed}; or name one in the source "
+            "(publication: mzplan), and this script adds it."
+        )
+    return Ddl(
+        place=route(query.link),
+        enter=psql_connect(link),
+        statements=with_encoding(statements),
+        notes=tuple(notes),
     )
