@@ -14,14 +14,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from mzplan.model.first_copy import FirstCopy
-
 from mzplan.controller.executor import QueryName
 from mzplan.controller.memory import InMemoryStorage
 from mzplan.controller.reconcile import key_of
 from mzplan.controller.terms import NotAttachedError
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.losses import FirstCopy
 from mzplan.model.observed import Lease, Observation
 from mzplan.model.state import State
 from mzplan.runner.loop import Runner

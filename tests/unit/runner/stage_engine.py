@@ -8,13 +8,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.model.first_copy import FirstCopy
-
 from mzplan.controller.executor import CheckResult, QueryName
 from mzplan.controller.jobs import Jobs
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, error
+from mzplan.model.losses import FirstCopy
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 

@@ -37,8 +37,8 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 # `mzplan`, with shorter waits for a request's head and for a change.
 PROGRAM = """
 from mzplan.cli.main import main
-from mzplan.features.ui import connections, follower
-connections.HEADER_SECONDS, follower.MAX_WAIT_SECONDS = 2.0, 1.0
+from mzplan.features.ui import follower, server
+server.HEADER_SECONDS, follower.MAX_WAIT_SECONDS = 2.0, 1.0
 main()
 """
 
