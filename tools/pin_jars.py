@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mzplan.host.spark_lines import LINES, line_of
 from mzplan.schema.kinds import resource_kind
-from mzplan.spark import jars
+from mzplan.spark import java
 from mzplan.spark.session import _launch
 from mzplan.spark.settings import configuration_of
 
@@ -38,7 +38,7 @@ def main() -> None:
         for jar in Path(folder).glob("jars/*.jar"):
             found[jar.name] = hashlib.sha256(jar.read_bytes()).hexdigest()
     lines = [f"{digest}  {name}\n" for name, digest in sorted(found.items())]
-    Path(jars.__file__).with_name("jars.sha256").write_text(HEADER + "".join(lines), encoding="utf-8")
+    Path(java.__file__).with_name("jars.sha256").write_text(HEADER + "".join(lines), encoding="utf-8")
     print(f"{len(found)} jars")
 
 

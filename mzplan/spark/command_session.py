@@ -7,10 +7,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.host.processes import children, send_signal
+from mzplan.schema.description import Description
+from mzplan.secrets.references import Secrets
 from mzplan.spark.session import discard_java_output, open_session
 from mzplan.spark.settings import NO_PACKAGES
 
@@ -18,6 +22,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryToVerify:
+    """A query that a command verifies, and what its parts are opened with.
+
+    `starting`: called before Spark starts in this process, if it does.
+    """
+
+    description: Description
+    secrets: Secrets
+    directory: str
+    warehouse: str
+    starting: Callable[[], None] = lambda: None
+
+    def resolve(self, description: Description | None = None) -> ResolvedQuery:
+        """Return the query, or another description of it, with its secrets. Raises MzplanError."""
+        return resolve(description or self.description, self.secrets, self.directory, self.warehouse)
+
+    def open_session(self, packages: Mapping[str, tuple[str, ...]] = NO_PACKAGES) -> SparkSession:
+        return open_command_session(self.starting, packages)
 
 
 def open_command_session(

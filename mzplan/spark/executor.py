@@ -43,7 +43,7 @@ from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.driver import SparkDriver
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.maintenance import compact_target, first_copy, measure_backlog, vacuum
-from mzplan.spark.migration.rows import RowMigration
+from mzplan.spark.migration import RowMigration
 from mzplan.spark.pools import SchedulerPools, pool_count
 from mzplan.spark.progress import Progress, ProgressListener
 from mzplan.spark.projection import analysed_outputs, ensure_columns, outputs_of

@@ -24,8 +24,7 @@ from mzplan.host.processes import LOG_FORMAT_VARIABLE
 from mzplan.host.spark_lines import LINES, SparkLine, installed_line, line_of
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.resolved import scrub
-from mzplan.spark.jars import is_as_pinned, jar_name, local_jars, require_pinned
-from mzplan.spark.java import require_java
+from mzplan.spark.java import is_as_pinned, jar_name, local_jars, require_java, require_pinned
 from mzplan.spark.settings import (
     DELTA_EXTENSION,
     FIXED_SETTINGS,

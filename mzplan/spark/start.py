@@ -23,7 +23,7 @@ from mzplan.spark import failures
 from mzplan.spark.collections import Collections, read_table
 from mzplan.spark.foreign_changes import ForeignChanges
 from mzplan.spark.interrupted_steps import InterruptedSteps
-from mzplan.spark.migration.rows import RowMigration
+from mzplan.spark.migration import RowMigration
 from mzplan.spark.pools import PROPERTY
 from mzplan.spark.progress import ProgressListener
 from mzplan.spark.projection import ensure_columns, outputs_of, read_by, with_all_columns

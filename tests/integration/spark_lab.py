@@ -21,6 +21,7 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import ResourceState
 from mzplan.schema.description import CollectionRead, Description, packages_of
 from mzplan.secrets.references import Secrets
+from mzplan.spark.command_session import QueryToVerify
 from mzplan.spark.executor import SparkExecutor
 from mzplan.spark.verification.source import open_upstream
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -282,7 +283,16 @@ class Lab:
 
     def upstream(self, source: Description) -> Upstream:
         """Return the upstream that rereads a source's steps."""
-        return open_upstream(source, self.secrets, str(self.folder), self.context.warehouse)
+        return open_upstream(self.verified(source))
+
+    def verified(self, description: Description) -> QueryToVerify:
+        """Return what `mzplan verify` opens the query's parts with."""
+        return QueryToVerify(
+            description=description,
+            secrets=self.secrets,
+            directory=str(self.folder),
+            warehouse=self.context.warehouse,
+        )
 
     def read_on(self, source: Description, *sinks: Description) -> None:
         """Wait until sinks have done the last step of their source."""

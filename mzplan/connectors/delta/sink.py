@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, missing_steps, unfit_target
-from mzplan.connectors.delta.column_types import column_types, holds
-from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, open_table
+from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, column_types, holds, open_table
 from mzplan.connectors.frames.merges import (
     append,
     count_files,

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream, list_names, start_over_hint
-from mzplan.connectors.delta.column_types import column_types, holds
-from mzplan.connectors.delta.table import count_lost_rows, open_table
+from mzplan.connectors.delta.table import column_types, count_lost_rows, holds, open_table
 from mzplan.connectors.formats.parsers import column_parser
 from mzplan.connectors.formats.records import MARK, Records, check_records
 from mzplan.connectors.frames import functions as f

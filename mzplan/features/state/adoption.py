@@ -14,7 +14,7 @@ from dataclasses import replace
 from mzplan.connectors.api.connector import AdoptingSource
 from mzplan.connectors.api.probes import with_time_limit
 from mzplan.connectors.catalogue import find_connector, own_connectors
-from mzplan.connectors.delta.column_types import column_types
+from mzplan.connectors.delta.table import column_types
 from mzplan.features.state.edit_plans import plan_adopt
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError

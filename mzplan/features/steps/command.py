@@ -28,11 +28,13 @@ from mzplan.warehouse.paths import absolute
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Upstream
-    from mzplan.features.steps.content import Comparison, Recomputation
-    from mzplan.features.steps.verification import VerifiedTarget
     from mzplan.model.state import ResourceState, State
     from mzplan.operations.project import Project
     from mzplan.operations.selection import Selection
+    from mzplan.spark.command_session import QueryToVerify
+    from mzplan.spark.verification.content_comparison import ContentComparison
+    from mzplan.spark.verification.recomputed_view import RecomputedView
+    from mzplan.spark.verification.sink_content import Downstream
 
 _Opened = TypeVar("_Opened")
 
@@ -185,36 +187,38 @@ class _LazySpark:
 
         return self._open(open_upstream, state, resource, f"opening the upstream of {resource.address}")
 
-    def target(self, state: State, resource: ResourceState) -> VerifiedTarget:
-        from mzplan.spark.verification.sink import Downstream
+    def target(self, state: State, resource: ResourceState) -> Downstream:
+        from mzplan.spark.verification.sink_content import Downstream
 
         return self._open(Downstream.open, state, resource, f"asking the target of {resource.address}")
 
-    def recomputation(self, state: State, resource: ResourceState) -> Recomputation:
+    def recomputation(self, state: State, resource: ResourceState) -> RecomputedView:
         from mzplan.spark.verification.recomputed_view import RecomputedView
 
         return self._open(RecomputedView.open, state, resource, f"preparing to recompute {resource.address}")
 
-    def content(self, state: State, resource: ResourceState) -> Comparison:
+    def content(self, state: State, resource: ResourceState) -> ContentComparison:
         from mzplan.spark.verification.content_comparison import ContentComparison
 
         activity = f"preparing to read the target of {resource.address}"
         return self._open(ContentComparison.open, state, resource, activity)
 
     def _open(
-        self, open_: Callable[..., _Opened], state: State, resource: ResourceState, activity: str
+        self, open_: Callable[[QueryToVerify], _Opened], state: State, resource: ResourceState, activity: str
     ) -> _Opened:
+        from mzplan.spark.command_session import QueryToVerify
+
         settings = self._project.settings
         directory = settings.directory
+        verified = QueryToVerify(
+            description=describe(resource, state.resources),
+            secrets=Secrets(directory, remote=RemoteSecrets()),  # this command does a runner's work
+            directory=directory,
+            warehouse=absolute(directory, settings.warehouse),
+            starting=self._starting,
+        )
         with self._invocation.progress.working(activity):
-            opened = open_(
-                describe(resource, state.resources),
-                Secrets(directory, remote=RemoteSecrets()),  # this command does a runner's work
-                directory,
-                absolute(directory, settings.warehouse),
-                self._starting,
-            )
-        self._opened = opened
+            self._opened = opened = open_(verified)
         return opened
 
     def _starting(self) -> None:

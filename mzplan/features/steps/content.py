@@ -6,7 +6,7 @@ verify --from-upstream for a relational view: recomputes its rows as of a step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.targets import ComparisonResult
 from mzplan.features.steps.steps import Range, history_of, in_range, readable
@@ -20,16 +20,8 @@ from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.recomputed import RecomputationResult
-
-
-class Recomputation(Protocol):
-    """A relational view, whose query computes a row from several rows."""
-
-    def compare(self, record: StepRecord) -> RecomputationResult:
-        """Recompute the view's rows as of a step, and compare them with its collection.
-
-        Raises GoneError, MzplanError."""
+    from mzplan.spark.verification.content_comparison import ContentComparison
+    from mzplan.spark.verification.recomputed_view import RecomputationResult, RecomputedView
 
 
 def recompute(
@@ -37,7 +29,7 @@ def recompute(
     state: State,
     resource: ResourceState,
     steps: Range | None,
-    open_view: Callable[[State, ResourceState], Recomputation],
+    open_view: Callable[[State, ResourceState], RecomputedView],
     reporter: Reporter,
 ) -> tuple[RecomputationResult | None, tuple[Diagnostic, ...]]:
     """Recompute a view as of the last of the wanted steps (None: of all steps).
@@ -66,20 +58,10 @@ def _gone(resource: ResourceState, record: StepRecord, why: str) -> Diagnostic:
     )
 
 
-class Comparison(Protocol):
-    """The comparison of one sink with its collection."""
-
-    def compare(self) -> ComparisonResult:
-        """Read the target and the collection, and compare them. Raises MzplanError, OSError."""
-
-    def rows_read(self) -> int:
-        """Return how many rows of the target and the collection were read so far."""
-
-
 def compare_content(
     project: Project,
     address: Address,
-    open_comparison: Callable[[State, ResourceState], Comparison],
+    open_comparison: Callable[[State, ResourceState], ContentComparison],
     reporter: Reporter,
 ) -> ComparisonResult:
     state = read_state(project.store, reporter)

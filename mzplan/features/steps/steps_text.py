@@ -15,9 +15,9 @@ from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import Paint, aligned_lines, cut, safe
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.recomputed import RecomputationResult
     from mzplan.features.steps.steps import ShownSteps
     from mzplan.features.steps.verification import StepDifference, VerificationResult
+    from mzplan.spark.verification.recomputed_view import RecomputationResult
     from mzplan.warehouse.foreign_changes import ForeignChanges
     from mzplan.warehouse.step_record import StepRecord
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
-from mzplan.endpoints.interface import Written
-from mzplan.features.steps.content import Recomputation, recompute
+from mzplan.features.steps.content import recompute
 from mzplan.features.steps.steps import Range, history_of, in_range, input_history, readable
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error, notice
@@ -27,35 +26,11 @@ from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Upstream
-    from mzplan.connectors.api.recomputed import RecomputationResult
+    from mzplan.spark.verification.recomputed_view import RecomputationResult, RecomputedView
+    from mzplan.spark.verification.sink_content import Downstream
 
 Match = Literal["hash", "rows", "unknown"]
 """How a step matches its record: by its hash, or only by its number of rows. `unknown`: it has no record."""
-
-
-class VerifiedTarget(Protocol):
-    """The target of a sink: its records, and the hashes that they should have."""
-
-    def recorded(self, step: int) -> Written | None:
-        """Return the target's record or content of a step; None if it has no record, or no longer has it.
-
-        Raises GoneError, MzplanError."""
-
-    def content_hash(self, record: StepRecord) -> ContentHash:
-        """Return the hash of the rows that the step makes, under the description that began it.
-
-        Raises GoneError."""
-
-    def changed_hash(self, record: StepRecord) -> ContentHash | None:
-        """Return the hash of the step's rows under the new description, if the sink was changed at this step.
-
-        The step may have been written under that description. Returns None for other steps. Raises
-        GoneError."""
-
-    def foreign_changes(self, first: int, *, shared: bool) -> ForeignChanges | None:
-        """Return what other writers changed in the target since a step; None if nothing, or if unknown.
-
-        `shared`: other writers may add rows. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +82,8 @@ def verify(
     address: Address,
     wanted: Range | None,
     upstream: Callable[[State, ResourceState], Upstream] | None,
-    target: Callable[[State, ResourceState], VerifiedTarget],
-    recomputation: Callable[[State, ResourceState], Recomputation],
+    target: Callable[[State, ResourceState], Downstream],
+    recomputation: Callable[[State, ResourceState], RecomputedView],
     reporter: Reporter,
     *,
     shared: bool = False,
@@ -267,7 +242,7 @@ def _compare(
     )
 
 
-def _with_target(target: VerifiedTarget, record: StepRecord) -> StepDifference | Match:
+def _with_target(target: Downstream, record: StepRecord) -> StepDifference | Match:
     written = target.recorded(record.step)
     if written is None:
         return "unknown"

@@ -11,8 +11,7 @@ from mzplan.connectors.frames.merges import append, writing_as
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.spark.streams import letters_of
-from mzplan.spark.tasks.interface import TaskContext, TaskKind
-from mzplan.spark.tasks.source_steps import finish_step, next_step
+from mzplan.spark.tasks.interface import TaskContext, TaskKind, finish_step, next_step
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 
 log = logging.getLogger("mzplan.spark")

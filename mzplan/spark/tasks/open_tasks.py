@@ -16,9 +16,8 @@ from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.spark import failures
 from mzplan.spark.tasks.backfills import BACKFILL
 from mzplan.spark.tasks.dead_letters import DEAD_LETTERS
-from mzplan.spark.tasks.interface import TaskContext, TaskKind
+from mzplan.spark.tasks.interface import TaskContext, TaskKind, settle_steps, skip_cancelled_step
 from mzplan.spark.tasks.replays import REPLAY
-from mzplan.spark.tasks.source_steps import settle_steps, skip_cancelled_step
 from mzplan.warehouse.checkpoints import TaskRecord
 
 if TYPE_CHECKING:

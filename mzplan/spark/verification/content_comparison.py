@@ -6,22 +6,18 @@ become counted row hashes, which needs no order, and no memory beyond Spark's ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.api.targets import PLACE, ComparisonResult, incomparable
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import quoted
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
-from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
-from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
-from mzplan.spark.command_session import close_command_session, open_command_session
+from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.verification.sink_content import SinkContent, require_content
 from mzplan.spark.verification.wanted_content import MUST, ORDER
 from mzplan.warehouse.damage import GoneError
@@ -38,36 +34,27 @@ _KINDS = ("missing", "doubled", "more")
 class ContentComparison:
     """Compares the content of one sink. `close` also closes the session `spark`."""
 
-    def __init__(
-        self, description: Description, secrets: Secrets, directory: str, warehouse: str, spark: SparkSession
-    ):
-        resolved = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
-        self._sink_content = SinkContent(description, resolved, Connectors(), warehouse, spark)
+    def __init__(self, verified: QueryToVerify, spark: SparkSession):
+        description, warehouse = verified.description, verified.warehouse
+        self._sink_content = SinkContent(description, verified.resolve, Connectors(), warehouse, spark)
         self._spark = spark
         self._read: dict[int, int] = {}
 
     @classmethod
-    def open(
-        cls,
-        description: Description,
-        secrets: Secrets,
-        directory: str,
-        warehouse: str,
-        starting: Callable[[], None],
-    ) -> ContentComparison:
-        """Call `starting`, and open a Spark session in this process.
+    def open(cls, verified: QueryToVerify) -> ContentComparison:
+        """Open a Spark session in this process.
 
         Raises MzplanError, also for a type without readable content.
         """
-        query = resolve(description, secrets, directory, warehouse)
-        require_content(query, Connectors().sink(description.type))
+        query = verified.resolve()
+        require_content(query, Connectors().sink(query.description.type))
         links = query.connections.values()
         pairs = [resource_kind("connection", link.type).packages(link.body) for link in links]
         packages = {
             name: tuple(sorted({artifact for pair in pairs for artifact in pair[i]}))
             for i, name in enumerate(("spark.jars.packages", "spark.jars.excludes"))
         }
-        return cls(description, secrets, directory, warehouse, open_command_session(starting, packages))
+        return cls(verified, verified.open_session(packages))
 
     def close(self) -> None:
         """Close the target and the session."""

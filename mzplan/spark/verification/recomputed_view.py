@@ -6,6 +6,8 @@ collection as of the step.
 
 A batch query doesn't work here: it can't tell which windows are closed, or which rows of an outer join are
 final.
+
+The result of `mzplan verify VIEW`, which computes a relational view again from all of its input.
 """
 
 from __future__ import annotations
@@ -13,26 +15,24 @@ from __future__ import annotations
 import json
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.queries import ResolvedQuery, resolve
-from mzplan.connectors.api.recomputed import RecomputationResult
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import quoted
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.words import count
-from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.view_query import gives_same_rows
-from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
-from mzplan.spark.command_session import close_command_session, open_command_session
+from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.query_trees import analysed_plan
 from mzplan.spark.relational_views import own_session
 from mzplan.spark.streams import collection_stream
@@ -45,6 +45,41 @@ from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputationResult:
+    """The result of comparing the rows of a view's query with the view's collection, as of a step.
+
+    - `expected_rows`, `collection_rows`: the number of rows that the query returns, and of the collection.
+    - `missing`: how many rows only the query returns.
+    - `more`: how many rows only the collection has.
+    - `examples`: some of these rows as JSON, each with `-` (missing) or `+` before it.
+    - `not_compared`: the columns that weren't compared.
+    - `late`: how many late rows the view has dropped; None if that isn't known.
+    - `explanation`: why rows may differ although nothing is wrong; "" if every difference is a fault.
+    """
+
+    step: int
+    expected_rows: int
+    collection_rows: int
+    missing: int = 0
+    more: int = 0
+    examples: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
+    late: int | None = 0
+    explanation: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether no row differs."""
+        return not (self.missing or self.more)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether a row differs and there is no harmless explanation."""
+        return not self.is_equal and not self.explanation
+
 
 _WATERMARK = "batchWatermarkMs"  # in the offset log's settings of a micro-batch
 _EXAMPLES = 5
@@ -61,18 +96,10 @@ class RecomputedView:
         self._checkpoint = query.checkpoint
 
     @classmethod
-    def open(
-        cls,
-        description: Description,
-        secrets: Secrets,
-        directory: str,
-        warehouse: str,
-        starting: Callable[[], None],
-    ) -> RecomputedView:
-        """Call `starting`, and start Spark in this process. Raises MzplanError."""
-        query = resolve(description, secrets, directory, warehouse)
-        position = Connectors().position(description)
-        return cls(open_command_session(starting), query, warehouse, position)
+    def open(cls, verified: QueryToVerify) -> RecomputedView:
+        """Start Spark in this process. Raises MzplanError."""
+        query, position = verified.resolve(), Connectors().position(verified.description)
+        return cls(verified.open_session(), query, verified.warehouse, position)
 
     def close(self) -> None:
         """Close the session."""

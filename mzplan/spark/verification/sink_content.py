@@ -2,6 +2,11 @@
 
 The target is read first, as of one moment, which shows its last written step. Then the collection is read up
 to that step.
+
+Verifies steps of a sink: compares the target's record with recomputed rows.
+
+Spark is needed only if the sink computes or filters, if its collection has a key, or if an upsert wrote only
+some rows of a step. No other engine evaluates such expressions exactly like Spark.
 """
 
 from __future__ import annotations
@@ -11,13 +16,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.outputs import outputs_without_spark, plain_columns
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.api.targets import Content, HoldsContent, incomparable
+from mzplan.connectors.api.targets import Content, HoldsContent, Recorded, incomparable
 from mzplan.connectors.catalogue import Connectors
+from mzplan.connectors.frames.merges import latest_rows, with_change
+from mzplan.connectors.frames.row_hash import content_hash
+from mzplan.connectors.frames.types import as_stored, ddl, read_parquet
+from mzplan.endpoints.interface import Written
+from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
-from mzplan.spark.projection import analysed_outputs
+from mzplan.spark import failures
+from mzplan.spark.command_session import QueryToVerify, close_command_session
+from mzplan.spark.projection import analysed_outputs, project
+from mzplan.spark.streams import read_changes
 from mzplan.spark.verification.former_reads import FormerReads, former_reads
 from mzplan.spark.verification.wanted_content import WantedContent
+from mzplan.warehouse.checkpoints import DescriptionHistory, StepDescription
+from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.foreign_changes import ForeignChanges
+from mzplan.warehouse.replay import files_of, step_hash
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 
@@ -150,3 +168,107 @@ def _first_complete(records: Sequence[StepRecord], content: Content) -> int | No
         return 0
     young = (r.step for r in records if r.time is not None and r.time > content.since)
     return min(young, default=None)
+
+
+class Downstream:
+    """The target of a sink: its records of steps, and the hashes that they should have."""
+
+    def __init__(
+        self,
+        query: ResolvedQuery,
+        recorded: Recorded,
+        history: StepHistory,
+        position: str,
+        resolve: Callable[[Description], ResolvedQuery],
+        open_session: Callable[[], SparkSession],
+    ):
+        self._query = query
+        self._open_session = open_session
+        self._descriptions = (
+            query.checkpoint.descriptions() if query.checkpoint is not None else DescriptionHistory()
+        )
+        self._resolve = resolve
+        self._recorded = recorded
+        self._history = history
+        self._position = position
+        self._spark: SparkSession | None = None
+
+    @classmethod
+    def open(cls, verified: QueryToVerify) -> Downstream:
+        """Connect to a sink's target, and return it with its record of steps.
+
+        Raises MzplanError if the target has no record of steps, and for server failures.
+        """
+        connectors, query = Connectors(), verified.resolve()
+        sink: SinkConnector = connectors.sink(query.description.type)
+        source = query.description.input
+        assert source is not None, "a sink reads one collection"
+        history = StepHistory(verified.warehouse, query.description.place, source.place)
+        recorded = sink.recorded(query, outputs_without_spark(query))
+        position = connectors.position(source)
+        return cls(query, recorded, history, position, verified.resolve, verified.open_session)
+
+    def close(self) -> None:
+        """Close the target, and the session if there is one."""
+        self._recorded.close()
+        if self._spark is not None:
+            close_command_session(self._spark)
+
+    def recorded(self, step: int) -> Written | None:
+        """Return the target's record or content of a step; None if it has no record, or no longer has it.
+
+        Raises GoneError, MzplanError."""
+        with failures.raised_as_gone("The target"):
+            return self._recorded.step(step)
+
+    def content_hash(self, record: StepRecord) -> ContentHash:
+        """Return the hash of the rows that the step makes, under the description that began it.
+
+        Raises GoneError."""
+        return self._content_hash(record, self._descriptions.description_of(record.step))
+
+    def changed_hash(self, record: StepRecord) -> ContentHash | None:
+        """Return the hash of the step's rows under the new description, if the sink was changed at this step.
+
+        The step may have been written under that description. Returns None for other steps. Raises
+        GoneError."""
+        changed = self._descriptions.change_at(record.step)
+        return self._content_hash(record, changed) if changed is not None else None
+
+    def foreign_changes(self, first: int, *, shared: bool) -> ForeignChanges | None:
+        """Return what other writers changed in the target since a step; None if nothing, or if unknown.
+
+        `shared`: other writers may add rows. Raises OSError."""
+        return self._recorded.foreign_changes(first, shared=shared)
+
+    def _content_hash(self, record: StepRecord, begun: StepDescription | None) -> ContentHash:
+        query = self._query if begun is None else self._resolve(begun.earlier(self._query.description))
+        if query.keys:
+            return self._by_spark(lambda: self._changes(record, query))
+        plain = plain_columns(query)
+        content_hash = (
+            step_hash(self._history.collection, record, plain, self._recorded.keys, self._recorded.partitions)
+            if plain is not None
+            else None
+        )
+        return content_hash if content_hash is not None else self._by_spark(lambda: self._rows(record, query))
+
+    def _by_spark(self, compute: Callable[[], DataFrame]) -> ContentHash:
+        with failures.raised_as_gone("The collection"):
+            rows, keys = as_stored(compute(), self._recorded.partitions), self._recorded.keys
+            return content_hash(latest_rows(rows, keys) if keys else rows.drop(POSITION))
+
+    def _rows(self, record: StepRecord, query: ResolvedQuery) -> DataFrame:
+        files = files_of(self._history.collection, record)
+        schema = f"{ddl(self._query.columns)}, {POSITION} {self._position}"
+        return project(read_parquet(self._session(), files, schema), query)
+
+    def _changes(self, record: StepRecord, query: ResolvedQuery) -> DataFrame:
+        """Return the changed rows as the step received them."""
+        feed = read_changes(self._session(), self._history.collection, record, self._query.columns)
+        return with_change(project(feed, query))
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            self._spark = self._open_session()
+        return self._spark

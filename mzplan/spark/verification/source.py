@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mzplan.connectors.api.connector import SourceConnector, Upstream
-from mzplan.connectors.api.queries import ResolvedQuery, resolve
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.formats.dead_letters import WORD
 from mzplan.connectors.frames.row_hash import content_hash
@@ -29,10 +28,9 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.parse import is_relational
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.view_query import gives_same_rows, parse_view
-from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
-from mzplan.spark.command_session import close_command_session, open_command_session
+from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.expression_trees import class_of, short_name
 from mzplan.spark.projection import project, read_by
 from mzplan.spark.query_trees import analysed_plan, elements, nodes_of
@@ -229,24 +227,17 @@ class ViewUpstream:
         return tables
 
 
-def open_upstream(
-    description: Description,
-    secrets: Secrets,
-    directory: str,
-    warehouse: str,
-    starting: Callable[[], None] = lambda: None,
-) -> Upstream:
+def open_upstream(verified: QueryToVerify) -> Upstream:
     """Return the upstream of a source, or the collection that a view reads.
 
-    Opens a Spark session in this process if the records need it, and calls `starting` first. Raises
-    MzplanError, also for types that can't be read again.
+    Opens a Spark session in this process if the records need it. Raises MzplanError, also for types that
+    can't be read again.
     """
-    query, connectors = resolve(description, secrets, directory, warehouse), Connectors()
+    description, query, connectors = verified.description, verified.resolve(), Connectors()
     kind = resource_kind(description.address.kind, description.type)
     if kind.query_property is not None and not query.keys:
-        resolve_again = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
-        session, position = open_command_session(starting), connectors.position(description)
-        return ViewUpstream(session, description, resolve_again, warehouse, position)
+        session, position = verified.open_session(), connectors.position(description)
+        return ViewUpstream(session, description, verified.resolve, verified.warehouse, position)
     connector = connectors.source(description.type)
     upstream = connector.upstream(query)
     why = ""
@@ -265,7 +256,7 @@ def open_upstream(
             "verify without --from-upstream: from its collection.",
             address=query.address,
         )
-    return upstream or SparkUpstream(open_command_session(starting), connector, query)
+    return upstream or SparkUpstream(verified.open_session(), connector, query)
 
 
 class SparkUpstream:

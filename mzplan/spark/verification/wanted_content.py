@@ -18,11 +18,10 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.spark.collections import read_table
 from mzplan.spark.projection import project
 from mzplan.spark.streams import read_changes
-from mzplan.spark.verification.former_reads import FormerReads
+from mzplan.spark.verification.former_reads import OLDEST, FileSteps, FormerReads, steps_of_files
 from mzplan.warehouse.checkpoints import StepDescription
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.file_steps import OLDEST, FileSteps, steps_of_files
 from mzplan.warehouse.replay import files_of, versions_of
 from mzplan.warehouse.step_record import StepRecord
 

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from mzplan.connectors.api.recomputed import RecomputationResult
 from mzplan.connectors.frames.merges import merge
 from mzplan.schema.description import Description
 from mzplan.spark.collections import table_at
 from mzplan.spark.progress import late_rows_of
 from mzplan.spark.streams import collection_stream
-from mzplan.spark.verification.recomputed_view import RecomputedView
+from mzplan.spark.verification.recomputed_view import RecomputationResult, RecomputedView
 from mzplan.spark.view_sql import rows_by_sql
 from mzplan.warehouse.checkpoints import Checkpoint, DescriptionHistory, StepDescription, collection_path
 from mzplan.warehouse.damage import GoneError

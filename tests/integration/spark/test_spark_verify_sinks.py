@@ -20,8 +20,7 @@ from mzplan.connectors.files.content import committed_files
 from mzplan.features.steps.verification import VerificationResult, _compare, _with_target
 from mzplan.schema.description import Description
 from mzplan.spark.verification.content_comparison import ContentComparison
-from mzplan.spark.verification.sink import Downstream
-from mzplan.warehouse.paths import absolute
+from mzplan.spark.verification.sink_content import Downstream
 from tests.integration.spark_lab import Lab
 from tests.support import Make, eventually, refusal
 from tests.unit.reporters import SilentReporter
@@ -42,13 +41,8 @@ def verified(lab: Lab, sink: Description, first: int = 0) -> VerificationResult:
         target.close()
 
 
-def places(lab: Lab) -> tuple[str, str]:
-    """The project's folder and the warehouse."""
-    return str(lab.folder), absolute(str(lab.folder), str(lab.folder / "warehouse"))
-
-
 def opened(lab: Lab, sink: Description) -> Downstream:
-    target = Downstream.open(sink, lab.secrets, *places(lab))
+    target = Downstream.open(lab.verified(sink))
     target._spark = lab.spark
     return target
 
@@ -109,7 +103,7 @@ def test_verify_compares_each_step_with_the_targets_record(
 
 
 def compared(lab: Lab, sink: Description) -> ComparisonResult:
-    comparison = ContentComparison(sink, lab.secrets, *places(lab), lab.spark)
+    comparison = ContentComparison(lab.verified(sink), lab.spark)
     try:
         return comparison.compare()
     finally:

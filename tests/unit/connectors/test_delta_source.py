@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.delta.column_types import holds
 from mzplan.connectors.delta.source import DeltaSource
+from mzplan.connectors.delta.table import holds
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.warehouse.checkpoints import Checkpoint

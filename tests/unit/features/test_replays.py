@@ -24,7 +24,7 @@ from mzplan.features.steps.steps_text import render_steps
 from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.schema.description import describe
 from mzplan.secrets.references import Secrets
-from mzplan.spark.tasks.source_steps import settle_steps, skip_cancelled_step
+from mzplan.spark.tasks.interface import settle_steps, skip_cancelled_step
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord, TaskRecords
 from mzplan.warehouse.step_record import StepTask
 from tests.stored_steps import StoredSource, offsets

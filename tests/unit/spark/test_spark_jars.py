@@ -23,8 +23,8 @@ from mzplan.host import spark_lines
 from mzplan.host.spark_lines import LINES, NEWEST, OLDEST, SparkLine, installed_spark
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.kinds import resource_kind
-from mzplan.spark import jars, session, settings
-from mzplan.spark.jars import jar_name, local_jars, pinned_digests, require_pinned
+from mzplan.spark import java, session, settings
+from mzplan.spark.java import jar_name, local_jars, pinned_digests, require_pinned
 from mzplan.spark.task_python import tasks_like_the_driver
 from tests.support import refusal
 from tools.pin_jars import BODIES
@@ -92,7 +92,7 @@ def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Ivy's folder with one of two pinned jars."""
     pins = tmp_path / "jars.sha256"
     pins.write_text(f"# pins\n{RIGHT}  {NAME}\n{RIGHT}  {BEFORE}\n")
-    monkeypatch.setattr(jars, "_PINS", pins)
+    monkeypatch.setattr(java, "_PINS", pins)
     for folder in ("jars", "cache/org.x/tool/jars"):
         (tmp_path / folder).mkdir(parents=True)
         name = NAME if folder == "jars" else "tool-1.0.jar"

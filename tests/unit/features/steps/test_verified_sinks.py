@@ -12,15 +12,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from mzplan.connectors.api.recomputed import RecomputationResult
 from mzplan.endpoints.interface import Written
 from mzplan.features.steps.steps_text import render_verified, verified_to_json
 from mzplan.features.steps.verification import VerificationResult, verify
 from mzplan.model.address import Address
 from mzplan.operations.project import open_project
 from mzplan.schema.columns import parse_columns
-from mzplan.spark.verification.recomputed_view import RecomputedView
-from mzplan.spark.verification.sink import Downstream
+from mzplan.spark.verification.recomputed_view import RecomputationResult, RecomputedView
+from mzplan.spark.verification.sink_content import Downstream
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_record import StepRecord
@@ -88,7 +87,7 @@ def test_a_sink_that_computes_nothing_needs_no_spark(tmp_path: Path, monkeypatch
     query: Any = SimpleNamespace(columns=parse_columns("id BIGINT, name STRING"), keys=(), checkpoint=None)
     for keys in ((), ("id",)):
         target: Any = SimpleNamespace(keys=keys, partitions=())
-        found = Downstream(query, target, sink.history, "", lambda _: query)
+        found = Downstream(query, target, sink.history, "", lambda _: query, pytest.fail)
         for body in ({}, {"select": ["name AS who", "ID"]}, {"select": ["*"]}):
             query.body = body
             assert found.content_hash(record).rows == 3

@@ -8,6 +8,11 @@ If the runner is killed, the next start finishes the same migration:
 
 Until the record is written, the former generation may run instead; afterwards it may not
 (see require_not_migrated). The migration only reads it. It is dropped after the new generation has run.
+
+Casts rows of a collection to the columns of its next generation, without changing any value.
+
+The plan has compared the declared columns. This module inspects the table, which has the real columns. Only
+its rows show whether each of them has a value for a new key.
 """
 
 from __future__ import annotations
@@ -17,19 +22,24 @@ import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import append, latest_rows, writing_as
+from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.releases import transfer_release
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.resources import Body
 from mzplan.model.state import Predecessor
+from mzplan.schema.columns import POSITION, Column, canonical_type, spark_type
+from mzplan.schema.migration import is_exact
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark.collections import Collections, read_table
-from mzplan.spark.migration.casts import cast_rows, find_uncastable
 from mzplan.warehouse.checkpoints import Checkpoint, MigratedRows, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.generation_move import newest_begun
@@ -37,6 +47,67 @@ from mzplan.warehouse.storage import remember_collection, table_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField
+
+
+def cast_rows(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """Return the rows with these columns, matched by name in any case, and `_position`.
+
+    A column missing in the rows becomes NULL: it was added after the generation was planned. Other columns
+    are dropped.
+    """
+    fields = _fields(rows)
+    casts = []
+    for column in columns:
+        field = fields.get(column.name.lower())
+        value = f"CAST({quoted(field.name) if field is not None else 'NULL'} AS {spark_type(column.type)})"
+        casts.append(f.expr(value).alias(column.name))
+    return rows.select(*casts, f.col(POSITION))
+
+
+def find_uncastable(
+    rows: DataFrame, address: Address, columns: Sequence[Column], keys: Sequence[str]
+) -> Diagnostic | None:
+    """Return MZ294 for the first column or row that can't be migrated unchanged; None if all can.
+
+    `keys`: columns in which each row must have a value. Raises Spark's errors.
+    """
+    fields = _fields(rows)
+    for column in columns:
+        field, after = fields.get(column.name.lower()), spark_type(column.type)
+        if field is None:
+            continue
+        before = canonical_type(ddl_of(field.dataType))
+        if before is None or not is_exact(spark_type(before), after):
+            held = before or field.dataType.simpleString()
+            return _diagnostic(address, f"Column {column.name} has values of type {held}, not {column.type}")
+    if not keys:
+        return None
+    key_values = [quoted(fields[key.lower()].name) if key.lower() in fields else "NULL" for key in keys]
+    is_null = reduce(lambda one, other: one | other, (f.expr(f"{value} IS NULL") for value in key_values))
+    failing = rows.where(is_null).select(POSITION).orderBy(POSITION).limit(1).collect()
+    if not failing:
+        return None
+    position = failing[0][POSITION].asDict() if failing[0][POSITION] is not None else {}
+    place = ", ".join(f"{name} {value}" for name, value in position.items()) or "an unknown place"
+    return _diagnostic(address, f"The row at {place} has no value for the key ({', '.join(keys)})")
+
+
+def _diagnostic(address: Address, why: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ294",
+        kind="not-migratable",
+        summary=f"{address} can't begin with the rows of its collection",
+        detail=f"{why}. The former generation keeps running.",
+        hint="put the columns and the key back; or read everything again: lifecycle: {replace: in-place}.",
+        address=address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def _fields(rows: DataFrame) -> dict[str, StructField]:
+    return {field.name.lower(): field for field in rows.schema.fields}
+
 
 log = logging.getLogger("mzplan.spark")
 

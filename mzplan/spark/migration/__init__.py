@@ -1,1 +1,0 @@
-"""Migrates a source's rows to a new generation (`replace: from-collection`)."""
