@@ -93,5 +93,6 @@ GIVEN = {
 def test_tasks_run_in_another_process(
     make: Callable[[], Callable[..., object]], said: str, tmp_path: Path
 ) -> None:
-    printed = run_elsewhere(make(), [GIVEN[make]] if make in GIVEN else (), tmp_path)
+    limits = {f"mzplan.connectors.kafka.transaction.{limit}": 0.5 for limit in ("_ANSWER_S", "_SETTLES_S")}
+    printed = run_elsewhere(make(), [GIVEN[make]] if make in GIVEN else (), tmp_path, limits)
     assert said in (printed if make is kafka_with_a_token else " ".join(printed.split()))
