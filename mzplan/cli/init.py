@@ -20,16 +20,16 @@ from mzplan.host.local_folder import refuse_unused
 from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, error, usage_error
 from mzplan.model.words import count
+from mzplan.operations.connections import no_connection_reached
 from mzplan.operations.local_checks import validate, validate_each
-from mzplan.operations.reachability import no_connection_reached
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.status import reach_to_json
 from mzplan.store.backends.local import IGNORED
 
 if TYPE_CHECKING:
     from mzplan.model.diagnostics import Diagnostic
+    from mzplan.operations.connections import Reachability
     from mzplan.operations.project import Project
-    from mzplan.operations.reachability import Reachability
 
 _PROJECT = """\
 version: 1

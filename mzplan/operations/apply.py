@@ -25,10 +25,10 @@ from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.alter_journal import settle_left
 from mzplan.operations.commits import record_of, record_outcome
+from mzplan.operations.connections import find_rotations, users_of_secrets
 from mzplan.operations.follower import OutcomeFollower, resumed_observations
 from mzplan.operations.planning import plan_configuration
 from mzplan.operations.project import Outcome, Workbench, committing, locked, read_state
-from mzplan.operations.rotation import find_rotations, users_of_secrets
 from mzplan.operations.validation import (
     changed_alone,
     ensure_validated,

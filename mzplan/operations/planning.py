@@ -16,10 +16,14 @@ from mzplan.model.resources import Configuration, is_dry
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import shortest
 from mzplan.model.words import count, size
+from mzplan.operations.connections import (
+    find_rotations,
+    reachability_of,
+    unused_connections,
+    warehouses_elsewhere,
+)
 from mzplan.operations.local_checks import by_cause, read_only_guard, validate
 from mzplan.operations.project import Project, Workbench, read_state
-from mzplan.operations.reachability import reachability_of, unused_connections, warehouses_elsewhere
-from mzplan.operations.rotation import find_rotations
 from mzplan.operations.status import find_drift
 from mzplan.operations.validation import reach, reach_alone, reach_changed
 from mzplan.plan import apply_changes, build_plan
@@ -30,7 +34,7 @@ from mzplan.warehouse.paths import absolute, local_path
 from mzplan.warehouse.stored_files import stored_in
 
 if TYPE_CHECKING:
-    from mzplan.operations.reachability import Reachability
+    from mzplan.operations.connections import Reachability
     from mzplan.secrets.policy import Guard
 
 

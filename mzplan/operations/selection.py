@@ -12,7 +12,7 @@ from mzplan.model.diagnostics import usage_error
 from mzplan.model.observed import Condition
 from mzplan.model.state import ResourceState, State, unknown_address
 from mzplan.model.words import count, nearest, scalar_text
-from mzplan.operations.reachability import users_of
+from mzplan.operations.connections import users_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

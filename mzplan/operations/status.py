@@ -22,8 +22,8 @@ from mzplan.model.state import (
     StaleInput,
     State,
 )
+from mzplan.operations.connections import find_rotations
 from mzplan.operations.project import Project
-from mzplan.operations.rotation import find_rotations
 from mzplan.operations.selection import ALL, Selection, choose
 from mzplan.plan.canaries import verdict_of
 from mzplan.plan.drift import DRIFT_BY_PROBLEM, drift_between, edits_by_hand

@@ -19,8 +19,8 @@ from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance, is_dry, start_command
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
+from mzplan.operations.connections import Reachability, idle_connections, reachability_of, unused_connections
 from mzplan.operations.local_checks import by_cause, check_locally
-from mzplan.operations.reachability import Reachability, idle_connections, reachability_of, unused_connections
 from mzplan.plan.stages import is_validated
 from mzplan.schema.description import Description, as_description, describe, references_of
 from mzplan.schema.kinds import resource_kind

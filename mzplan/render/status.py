@@ -29,7 +29,7 @@ from mzplan.render.resumption import task_to_json
 from mzplan.render.text import Paint, aligned_lines, paragraph, safe
 
 if TYPE_CHECKING:
-    from mzplan.operations.reachability import Reachability
+    from mzplan.operations.connections import Reachability
 
 _STARTED = ("running", "degraded", "starting")
 MAX_DROPPED = 3  # dropped generations that are listed

@@ -2,8 +2,6 @@
 
 A version may take a file out of the table (OPTIMIZE, MERGE), and VACUUM removes the file later. The table's
 log records these two events. If the log doesn't have them, the file was lost.
-
-Opens Delta tables with delta-rs. No other module does.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import decoding, open_folder
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    pass
 
 _CHANGE_DATA = "/_change_data/"
 _VACUUMED = "_last_vacuum_info"
@@ -95,10 +93,3 @@ def last_vacuumed(collection: str) -> int:
             return int(json.loads(data)["latestCommitVersionOutsideOfRetentionWindow"]) if data else -1
     except OSError:
         return -1
-
-
-def open_delta(folder: str, version: int | None = None) -> DeltaTable:
-    """Open a table, by default at its newest version. Raises OSError and deltalake's DeltaError."""
-    from deltalake import DeltaTable
-
-    return DeltaTable(folder.replace("s3a://", "s3://", 1), version=version)

@@ -17,8 +17,8 @@ from typing import Any
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.copying import copy_folder
-from mzplan.warehouse.damage import open_delta
 from mzplan.warehouse.folder import decoding, open_folder, read_text
+from mzplan.warehouse.log_entries import open_delta
 from mzplan.warehouse.paths import absolute
 
 

@@ -1,14 +1,17 @@
-"""The entries of a Delta table's log."""
+"""The entries of a Delta table's log, and the table itself, opened by delta-rs (only here)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mzplan.warehouse.paths import is_uri
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 # The names that Delta and delta-rs use for a commit's number of deleted rows.
 _DELETED = ("numDeletedRows", "num_deleted_rows", "numTargetRowsDeleted", "num_target_rows_deleted")
@@ -198,3 +201,10 @@ def action_of(line: bytes) -> dict[str, Any]:
     if not isinstance(action, dict):
         raise ValueError("a line isn't an action")
     return action
+
+
+def open_delta(folder: str, version: int | None = None) -> DeltaTable:
+    """Open a table, by default at its newest version. Raises OSError and deltalake's DeltaError."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(folder.replace("s3a://", "s3://", 1), version=version)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from mzplan.model.address import Place
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.damage import GoneError, missing_file_error, open_delta
+from mzplan.warehouse.damage import GoneError, missing_file_error
 from mzplan.warehouse.folder import decoding, exists, open_folder
-from mzplan.warehouse.log_entries import Commit
+from mzplan.warehouse.log_entries import Commit, open_delta
 from mzplan.warehouse.replay import commit_of
 from mzplan.warehouse.step_history import StepHistory
 

@@ -22,9 +22,9 @@ from mzplan.endpoints.arrow import arrow_type
 from mzplan.endpoints.interface import Step, Written
 from mzplan.schema.columns import POSITION, Column, canonical_type, map_types, parse_columns
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.damage import GoneError, open_delta
+from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.foreign_changes import ForeignChanges, foreign_changes
-from mzplan.warehouse.log_entries import Commit
+from mzplan.warehouse.log_entries import Commit, open_delta
 from mzplan.warehouse.partitions import typed
 
 if TYPE_CHECKING:

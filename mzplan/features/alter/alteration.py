@@ -19,10 +19,10 @@ from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.alter_journal import committing, editing, settle, write
 from mzplan.operations.apply import ApplyOptions, ApplyResult, CommitRequest, carry_out
+from mzplan.operations.connections import Reachability, no_connection_reached, reachability_of, users_of
 from mzplan.operations.local_checks import by_cause, read_only_guard
 from mzplan.operations.planning import plan_configuration, validated
 from mzplan.operations.project import Project, Reporter, Workbench, read_state
-from mzplan.operations.reachability import Reachability, no_connection_reached, reachability_of, users_of
 from mzplan.operations.validation import reach, reach_alone
 from mzplan.plan import apply_changes, build_plan
 from mzplan.schema.kinds import resource_kind

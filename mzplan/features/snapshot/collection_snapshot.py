@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State, unknown_address
+from mzplan.operations.connections import warehouses_elsewhere
 from mzplan.operations.project import TO_RUN, Project, Reporter, read_state, unreadable, why_nothing_runs
-from mzplan.operations.reachability import warehouses_elsewhere
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.snapshot import ConditionError, TableSnapshot, snapshot_of

@@ -8,8 +8,8 @@ import pytest
 
 from mzplan.model.observed import Status
 from mzplan.model.state import State
+from mzplan.operations.connections import warehouses_elsewhere
 from mzplan.operations.project import open_project
-from mzplan.operations.reachability import warehouses_elsewhere
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.elsewhere import place_of_warehouse
 from tests.unit.small_projects import at, commit, shop
