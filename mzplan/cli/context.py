@@ -70,7 +70,7 @@ class Invocation:
         `whole`: report all mistakes at once, for a command that reads all files. `remembered`: the variables
         of the plan that is applied.
         """
-        from mzplan.host.local_folder import pending_edit
+        from mzplan.host.checkout import pending_edit
         from mzplan.operations.project import open_project
 
         project = open_project(

@@ -17,9 +17,9 @@ from click.shell_completion import get_completion_class
 from mzplan.cli.arguments import SCHEMA
 from mzplan.cli.context import COMPLETE, Invocation, command
 from mzplan.cli.streams import unwritable
+from mzplan.host.checkout import FOLDER, refuse_unused
 from mzplan.host.files import make_private_folder
 from mzplan.host.guarded_folder import GuardedFolder
-from mzplan.host.local_folder import FOLDER, refuse_unused
 from mzplan.model.diagnostics import ExitCode
 from mzplan.schema.editor import PIPELINE, PROJECT, editor_schemas, modeline, written_schema
 from mzplan.schema.loading import schema_names

@@ -15,8 +15,8 @@ from mzplan.cli.editors import modelined, write_editor_schemas
 from mzplan.cli.known_names import EXAMPLES, examples
 from mzplan.cli.streams import unwritable
 from mzplan.config import environment_names
+from mzplan.host.checkout import refuse_unused
 from mzplan.host.guarded_folder import GuardedFolder
-from mzplan.host.local_folder import refuse_unused
 from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, error, usage_error
 from mzplan.model.words import count

@@ -8,8 +8,8 @@ import click
 
 from mzplan.cli.arguments import INSTANCE, policy_option
 from mzplan.cli.context import Invocation, command
+from mzplan.host.checkout import runtime_file
 from mzplan.host.extras import RUNNER, require_extra
-from mzplan.host.local_folder import runtime_file
 from mzplan.host.processes import LOG_FORMAT_VARIABLE
 from mzplan.model.diagnostics import Diagnostic, MzplanError, usage_error
 from mzplan.model.resources import MetricsPlace, ProjectSettings, start_command

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from mzplan.host.checkout import runtime_file
 from mzplan.host.extras import RUNNER, require_extra
-from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Instance, ProjectSettings
 from mzplan.runner.embedded import exit_error, reported_failure, start, stop

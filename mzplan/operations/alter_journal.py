@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.config.edits import is_project_file
+from mzplan.host.checkout import FOLDER, journal_path, refuse_unused, why_unused
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import (
     create_durably,
@@ -36,7 +37,6 @@ from mzplan.host.files import (
     write_durably,
 )
 from mzplan.host.guarded_folder import GuardedFolder
-from mzplan.host.local_folder import FOLDER, journal_path, refuse_unused, why_unused
 from mzplan.model.diagnostics import ExitCode, MzplanError, error, refusal
 from mzplan.model.state import State
 from mzplan.operations.edit_journal import EditedFile, Journal, digest_of, edited_file

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mzplan.connectors.admission import flows_of_state
+from mzplan.host.checkout import refuse_unused
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.host.local_folder import refuse_unused
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.history import CommitRecord

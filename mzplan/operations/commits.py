@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mzplan.host.checkout import FOLDER
 from mzplan.host.git import author, find_revision
-from mzplan.host.local_folder import FOLDER
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error, refusal
 from mzplan.model.history import CommitOutcome, CommitRecord, CommitStatus, HistoryEntry, QueryOutcome

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mzplan.host.local_folder import runtime_file
+from mzplan.host.checkout import runtime_file
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.observed import Lease

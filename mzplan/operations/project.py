@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mzplan.config import load_configuration, load_project, read_files
-from mzplan.host.local_folder import journal_path
+from mzplan.host.checkout import journal_path
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.resources import Configuration, Instance, ProjectSettings, is_dry

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from mzplan.host.checkout import FOLDER, refuse_unused, runtime_file, why_unused
 from mzplan.host.files import read_regular, write_durably
-from mzplan.host.local_folder import FOLDER, refuse_unused, runtime_file, why_unused
 from mzplan.host.processes import is_alive, send_signal, started_at
 from mzplan.model.codec import decode, parse_json
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error

@@ -23,8 +23,8 @@ from mzplan.controller.executor import Executor, ExecutorContext, ExecutorGoneEr
 from mzplan.controller.jobs import Jobs
 from mzplan.controller.memory import InMemoryController, InMemoryExecutor
 from mzplan.controller.terms import NotAttachedError
+from mzplan.host.checkout import runtime_file
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.host.local_folder import runtime_file
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.observed import Lease

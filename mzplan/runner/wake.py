@@ -23,8 +23,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from mzplan.host.checkout import FOLDER, runtime_file, why_foreign, why_unused
 from mzplan.host.files import make_private_folder
-from mzplan.host.local_folder import FOLDER, runtime_file, why_foreign, why_unused
 from mzplan.model.resources import ProjectSettings
 from mzplan.secrets.policy import Flow, SecretValues
 

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import Output
-from mzplan.connectors.formats.avro.schema import SchemaError, parse_record
-from mzplan.connectors.formats.avro.values import UnfitSchemaError, reader, type_of
+from mzplan.connectors.formats.avro_schema import SchemaError, parse_record
+from mzplan.connectors.formats.avro_values import UnfitSchemaError, reader, type_of
 from mzplan.endpoints.arrow import arrow_type
 from mzplan.schema.columns import Column
 
 if TYPE_CHECKING:
     from pyarrow import DataType
 
-    from mzplan.connectors.formats.avro.schema import AvroNode, Field
+    from mzplan.connectors.formats.avro_schema import AvroNode, Field
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _FRACTIONS = ("DECIMAL", "FLOAT", "DOUBLE")

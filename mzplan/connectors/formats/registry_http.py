@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
-from mzplan.connectors.formats.avro.decoder import UnknownError
+from mzplan.connectors.formats.avro_decoder import UnknownError
 from mzplan.model.words import safe
 
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"

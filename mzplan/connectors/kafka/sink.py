@@ -10,7 +10,7 @@ from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.outputs import may_be_null
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun
 from mzplan.connectors.api.targets import Content, Recorded, unreadable
-from mzplan.connectors.formats.avro.encoder import Encoder
+from mzplan.connectors.formats.avro_encoder import Encoder
 from mzplan.connectors.formats.records import MARK
 from mzplan.connectors.formats.registry import check_sink, schema_to_write
 from mzplan.connectors.formats.written import row_to_json, to_json, unfit_keys

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import AdoptingSource, SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.formats import dead_letters
-from mzplan.connectors.formats.avro.decoder import Task
+from mzplan.connectors.formats.avro_decoder import Task
 from mzplan.connectors.formats.debezium import Debezium, members, with_envelope, without_tombstones
 from mzplan.connectors.formats.envelopes import Envelope, Tombstones
 from mzplan.connectors.formats.parsers import (

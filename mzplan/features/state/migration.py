@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mzplan.features.state.edit_plans import plan_restore
 from mzplan.features.state.state_edits import wake
-from mzplan.host.local_folder import journal_path
+from mzplan.host.checkout import journal_path
 from mzplan.model.address import natural
 from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import MzplanError, error, refusal

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.config import load_project
-from mzplan.host.local_folder import runtime_file
+from mzplan.host.checkout import runtime_file
 from mzplan.host.processes import started_at
 from mzplan.runner import embedded
 from mzplan.runner.wake import WakeListener, listener_pid
@@ -27,7 +27,7 @@ from tests.unit.cli_runs import add_settings, mzplan, write
 RUNNER = """
 import sys, threading
 from mzplan.config import load_project
-from mzplan.host.local_folder import runtime_file
+from mzplan.host.checkout import runtime_file
 from mzplan.runner.wake import WakeListener, runtime_folder
 settings = load_project(sys.argv[2])
 assert runtime_folder(settings.directory)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mzplan.config import load_configuration, load_project
-from mzplan.host.local_folder import runtime_file
+from mzplan.host.checkout import runtime_file
 from mzplan.model.diagnostics import MzplanError
 from mzplan.operations import alter_journal
 from mzplan.runner import embedded

@@ -16,8 +16,8 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors.formats.avro.decoder import AvroDecoder, UnknownError
-from mzplan.connectors.formats.avro.schema import SchemaError, parse_avro
+from mzplan.connectors.formats.avro_decoder import AvroDecoder, UnknownError
+from mzplan.connectors.formats.avro_schema import SchemaError, parse_avro
 from mzplan.endpoints.arrow import arrow_schema
 from mzplan.schema.columns import parse_columns
 

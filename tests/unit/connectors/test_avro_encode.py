@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from mzplan.connectors.api.queries import Output
-from mzplan.connectors.formats.avro.encoder import Encoder
+from mzplan.connectors.formats.avro_encoder import Encoder
 from mzplan.connectors.formats.registry_fit import avro_writable
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from mzplan.connectors.api.queries import Output
 from mzplan.connectors.formats import registry, registry_http
-from mzplan.connectors.formats.avro.decoder import UnknownError
+from mzplan.connectors.formats.avro_decoder import UnknownError
 from mzplan.connectors.formats.registry import Subject, check_sink, check_source
 from mzplan.connectors.formats.registry_http import RegistryError, RegistryServer, schema_texts
 from mzplan.model.address import Address

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors.formats.avro.decoder import Task
-from mzplan.connectors.formats.avro.encoder import Encoder
+from mzplan.connectors.formats.avro_decoder import Task
+from mzplan.connectors.formats.avro_encoder import Encoder
 from mzplan.connectors.formats.registry_http import RegistrySchemas, RegistryServer
 from mzplan.connectors.kafka import output as kafka_output
 from mzplan.connectors.kafka.step_record import KafkaStepRecord

@@ -24,7 +24,7 @@ from mzplan.config import load_project
 from mzplan.controller.executor import ExecutorGoneError
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.controller.terms import LagDuration, NotAttachedError, StorageError
-from mzplan.host.local_folder import runtime_file
+from mzplan.host.checkout import runtime_file
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.plan.drift import drift_between
 from mzplan.runner import embedded, main, shutdown, wake, watchdog

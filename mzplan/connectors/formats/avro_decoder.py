@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mzplan.connectors.formats.avro.schema import AvroNode, AvroSchema, SchemaError, parse_avro
-from mzplan.connectors.formats.avro.values import (
+from mzplan.connectors.formats.avro_schema import AvroNode, AvroSchema, SchemaError, parse_avro
+from mzplan.connectors.formats.avro_values import (
     Read,
     UnfitSchemaError,
     ddl_of,

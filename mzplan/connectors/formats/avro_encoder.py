@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.formats.avro.schema import AvroNode, parse_avro
+from mzplan.connectors.formats.avro_schema import AvroNode, parse_avro
 from mzplan.model.words import one_line
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyarrow import Array, DataType
 
-    from mzplan.connectors.formats.avro.schema import AvroNode, Field
+    from mzplan.connectors.formats.avro_schema import AvroNode, Field
 
 Read = Callable[[Sequence[Any]], "Array"]
 """Takes values as written, without logical types (None: null), and returns an array of the wanted type.
