@@ -15,6 +15,7 @@ from mzplan.secrets.resolved import scrub, shortened
 from mzplan.warehouse.damage import GoneError
 
 OTHER = "MZ064"
+_REFUSED = "MZ059"
 _MARKED = re.compile(MARK + r"\[(MZ\d{3})\]: ([^\n]*)")
 _MAX = 600
 _LONGEST_MESSAGE = 1000
@@ -60,6 +61,19 @@ _KNOWN = (
         "the topic does not exist",
         "create the topic, or correct `topic`.",
     ),
+    _Known(  # Kafka's client refuses the record, before it sends it
+        _REFUSED,
+        re.compile(r"RecordTooLargeException.*max\.request\.size"),
+        "a record is larger than max.request.size",
+        "raise max.request.size in the options of the connection, or select fewer columns in the sink; "
+        "mzplan retries.",
+    ),
+    _Known(
+        _REFUSED,
+        re.compile(r"RecordTooLargeException"),
+        "a record is larger than max.message.bytes of the topic",
+        "raise max.message.bytes of the topic, or select fewer columns in the sink; mzplan retries.",
+    ),
     _Known(
         "MZ230",
         re.compile(r"DELTA_STREAMING_INCOMPATIBLE_SCHEMA|DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_(DATA_)?SCHEMA"),
@@ -99,7 +113,7 @@ _KNOWN = (
 )
 _FILE = re.compile(r"FAILED_READ_FILE\S* .*?reading file (\S+?)\.?(?:\s|$)")
 # The fixes of failures that don't name one themselves.
-_FIXES = {known.code: known.fix for known in _KNOWN if known.code != OTHER} | {
+_FIXES = {known.code: known.fix for known in _KNOWN if known.code not in (OTHER, _REFUSED)} | {
     "MZ066": "correct the producer, or the source's schema; on_error: skip skips such records, and "
     "dead-letter stores Kafka's in a table.",
     "MZ283": "find the table's other writer; a shallow clone has files of another table.",

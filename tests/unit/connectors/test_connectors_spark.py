@@ -267,6 +267,29 @@ def test_the_fix_of_a_failure_helps(message: str, fix: str) -> None:
     assert found.code == "MZ064" and fix in found.text and "try_cast" not in found.text
 
 
+_TOO_LARGE = "org.apache.kafka.common.errors.RecordTooLargeException"
+
+
+@pytest.mark.parametrize(
+    ("message", "limit"),
+    [
+        (
+            "The message is 1500088 bytes when serialized which is larger than 1048576, which is the value "
+            "of the max.request.size configuration.",
+            "max.request.size in the options of the connection",
+        ),
+        (
+            "The request included a message larger than the max message size the server will accept.",
+            "max.message.bytes of the topic",
+        ),
+    ],
+    ids=["client", "topic"],
+)
+def test_a_record_that_is_too_large_names_the_limit_that_refused_it(message: str, limit: str) -> None:
+    found = failures.of_messages([("org.apache.spark.SparkException", "Job aborted."), (_TOO_LARGE, message)])
+    assert found.code == "MZ059" and f"Fix: raise {limit}, or select fewer columns" in found.text
+
+
 def test_our_own_errors_keep_their_code() -> None:
     found = failures.of_exception(error("MZ059", "Refused", "Too long.", "make it shorter."))
     assert (found.code, found.text) == ("MZ059", "Refused. Too long. Fix: make it shorter.")
