@@ -7,6 +7,7 @@ for a proposal, and its checks never delay committed queries.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from concurrent.futures import Future
 from typing import Any
@@ -42,17 +43,29 @@ class ProposalAnswerer:
         self.instance = instance
         self.secret_values = secret_values
         self._in_flight: dict[str, Future[None]] = {}
+        self._looked_at = -math.inf  # monotonic seconds
 
     def poll(self) -> bool:
         """Start answering new proposals. Return True while any answer is in progress."""
         for id_ in [i for i, future in self._in_flight.items() if future.done()]:
             self._in_flight.pop(id_).result()
-        for proposal in self.store.proposals.open(self.instance):
+        for proposal in self._open():
             if proposal.id not in self._in_flight:
                 self._in_flight[proposal.id] = self.controller.jobs.submit(
                     "proposal", proposal.id, self._answer, proposal, time.monotonic() + TIME_LIMIT
                 )
         return bool(self._in_flight)
+
+    def _open(self) -> list[Proposal]:
+        """Return the proposals without an answer. While work is under way, look only now and then.
+
+        There are then twenty rounds a second, perhaps for hours, and an object store charges for each list.
+        """
+        now = time.monotonic()
+        if self.controller.busy and now - self._looked_at < self.store.backend.idle_interval:
+            return []
+        self._looked_at = now
+        return self.store.proposals.open(self.instance)
 
     def _answer(self, proposal: Proposal, until: float) -> None:
         try:

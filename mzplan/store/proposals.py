@@ -18,19 +18,15 @@ from mzplan.secrets.resolved import scrub_diagnostic
 from mzplan.store.backends.backend import Backend
 from mzplan.store.formats import canonical, load_as
 
-LIFETIME = 120.0  # seconds; a proposal without an answer by then is removed
+LIFETIME = 120.0  # seconds, as measured by each runner, after which it removes a proposal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """Descriptions for one instance, as a commit would contain them. A runner only validates them.
-
-    `created` is in seconds since the epoch.
-    """
+    """Descriptions for one instance, as a commit would contain them. A runner only validates them."""
 
     id: Id
     instance: InstanceName
-    created: float
     descriptions: tuple[Description, ...]
 
 
@@ -48,14 +44,13 @@ class Proposals:
 
     def __init__(self, backend: Backend):
         self._backend = backend
-        self._first_seen: dict[str, float] = {}  # monotonic seconds; `created` is from another clock
+        self._first_seen: dict[str, float] = {}  # monotonic seconds
 
     def make(self, instance: str, descriptions: tuple[Description, ...], id_: str = "") -> Proposal:
         """Write a proposal. `id_`: from new_proposal_id, if the caller needed it beforehand."""
         proposal = Proposal(
             id=id_ or new_proposal_id(),
             instance=instance,
-            created=time.time(),
             descriptions=descriptions,
         )
         data = (canonical(encode(proposal)) + "\n").encode()
@@ -65,7 +60,8 @@ class Proposals:
     def open(self, instance: str) -> list[Proposal]:
         """Return the instance's proposals without an answer.
 
-        Also removes expired and unreadable proposals, which must not stop the runner.
+        Also removes proposals of every instance that can't be decoded, or that this process has seen for
+        LIFETIME by its own clock. A proposal whose read fails stays for a later call.
         """
         keys = set(self._backend.list("proposals/"))
         proposals = []
@@ -80,23 +76,23 @@ class Proposals:
             if key.replace(".json", ".answer.json") in keys:
                 continue
             proposal = self._read(key)
-            if proposal is None:
-                self._backend.delete(key)
-            elif abs(time.time() - proposal.created) > LIFETIME:
-                self.withdraw(proposal.id)
-            elif proposal.instance == instance:
+            if proposal is not None and proposal.instance == instance:
                 proposals.append(proposal)
         self._first_seen = {key: first_seen for key, first_seen in self._first_seen.items() if key in keys}
         return proposals
 
     def _read(self, key: str) -> Proposal | None:
-        """Return the proposal, or None if it can't be read or decoded."""
+        """Return the proposal, or None if it can't be read now. Removes one that can't be decoded."""
         try:
             blob = self._backend.read(key)
-            if blob is None:
-                return None
+        except MzplanError:
+            return None
+        if blob is None:
+            return None
+        try:
             return load_as(Proposal, blob.data, key, "delete it: it is only a request to validate.")
         except MzplanError:
+            self._backend.delete(key)
             return None
 
     def answer(self, answer: Answer) -> None:

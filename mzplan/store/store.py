@@ -124,23 +124,27 @@ class Store:
         Raises MZ030 if the state can't be read, is gone, or is older than the history. Raises MZ034 (exit 7)
         if it belongs to another environment.
         """
-        # Don't mistake a lost file for a new project, or an older file for the state. Otherwise, the next
-        # commit would reuse serials of the history and drop running queries.
-        newest = max(self.serials(), default=0)  # read first, because others may commit meanwhile
-        serial_read = max((serial_in_status(data) for data in self._status_files()), default=0)
         blob = self.backend.read(STATE_KEY)
-        if blob is None:
-            if newest or serial_read > 0:
-                if self.backend.read(STATE_KEY) is not None:  # the first commit happened just now
-                    return self.read_state()
-                raise self._lost_state("is gone", newest, serial_read)
-            return State(project=self.project)
-        state = decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
-        if state.serial < max(newest, serial_read):
-            raise self._lost_state(f"has serial {state.serial}", newest, serial_read)
-        if state.serial == newest > 0 and self.read_serial(newest) != state:
-            raise self._lost_state(f"differs from serial {state.serial} of its history", newest, serial_read)
-        self.ensure_own(state, self.backend.describe())
+        place = f"{self.backend.describe()}/{STATE_KEY}"
+        state = decode_state(blob.data, place) if blob is not None else State(project=self.project)
+        # Don't mistake a lost file for a new project, or an older file for the state. Otherwise, the next
+        # commit would reuse serials of the history and drop running queries. Usually, the history has only
+        # earlier serials, of which there may be many.
+        newest = max(self.serials(state.serial), default=0)
+        serial_read = max((serial_in_status(data) for data in self._status_files()), default=0)
+        problem = ""
+        if blob is None and (newest or serial_read > 0):
+            problem = "is gone"
+        elif state.serial < max(newest, serial_read):
+            problem = f"has serial {state.serial}"
+        elif state.serial == newest > 0 and self.read_serial(newest) != state:
+            problem = f"differs from serial {state.serial} of its history"
+        if problem:
+            if self.backend.version(STATE_KEY) != (blob.version if blob is not None else None):
+                return self.read_state()  # somebody has committed meanwhile
+            raise self._lost_state(problem, max(self.serials(), default=0), serial_read)
+        if blob is not None:
+            self.ensure_own(state, self.backend.describe())
         return state
 
     def ensure_own(self, state: State, place: str) -> None:
@@ -170,9 +174,10 @@ class Store:
             return State(project=self.project)
         return decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}", checked=False)
 
-    def serials(self) -> list[int]:
-        """Return the earlier serials in the history, in order."""
-        names = (key.removeprefix("history/").removesuffix(".json") for key in self.backend.list("history/"))
+    def serials(self, first: int = 0) -> list[int]:
+        """Return the serials in the history, in order, from `first` on."""
+        keys = self.backend.list("history/", after=serial_key(first - 1) if first > 0 else "")
+        names = (key.removeprefix("history/").removesuffix(".json") for key in keys)
         return sorted(int(name) for name in names if name.isdecimal())
 
     def read_serial(self, serial: int) -> State | None:

@@ -22,7 +22,7 @@ import pytest
 
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.event import Event
 from mzplan.model.history import CommitOutcome, CommitRecord
 from mzplan.model.observed import Status
@@ -335,6 +335,23 @@ def test_the_history_has_each_serial_and_its_outcome_once(make: Make) -> None:
     assert make().read_outcome("another", 3) is None
 
 
+def test_a_read_of_the_state_lists_no_earlier_serials(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The history grows with each commit, and each poll reads the state."""
+    store, listed = make(), list[str]()
+    for serial in range(1, 5):
+        store.commit(state(serial), state(serial - 1) if serial > 1 else EMPTY)
+    list_keys = store.backend.list
+
+    def listing(prefix: str, after: str = "") -> list[str]:
+        keys = list_keys(prefix, after)
+        listed.extend(keys if prefix == "history/" else ())
+        return keys
+
+    monkeypatch.setattr(store.backend, "list", listing)
+    assert store.read_state().serial == 4 and listed == []
+    assert store.serials() == [1, 2, 3] and store.serials(3) == [3] and store.serials(4) == []
+
+
 def test_leases_have_one_owner(make: Make) -> None:
     one, other = make(), make()
     lease = one.leases.acquire("local", "a")
@@ -356,14 +373,35 @@ def test_a_path_of_the_wrong_kind_is_an_error(tmp_path: Path) -> None:
     refused(Store(LocalBackend(tmp_path), "shop").read_state)
 
 
-def test_expired_proposals_are_removed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = make()
+def test_a_proposal_expires_by_the_time_since_a_runner_first_saw_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of a runner may differ from the clock of the command by any time."""
+    store, other = make(), make()
     proposal = store.proposals.make("local", ())
+    monkeypatch.setattr(time, "time", lambda: 0.0)
     assert [p.id for p in store.proposals.open("local")] == [proposal.id]
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 1000)
+    assert other.proposals.open("elsewhere") == []
+    assert len(store.backend.list("proposals/")) == 1
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 1000)
     assert store.proposals.open("local") == []
     assert store.backend.list("proposals/") == []
+
+
+def test_a_failed_read_removes_no_proposal(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make()
+    proposal = store.proposals.make("local", ())
+
+    def fail(key: str) -> None:
+        raise error("MZ095", "away", "", "")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store.backend, "read", fail)
+        assert store.proposals.open("local") == []
+    assert [p.id for p in store.proposals.open("local")] == [proposal.id]
+    store.backend.write(f"proposals/{proposal.id}.json", b"not a proposal")
+    assert store.proposals.open("local") == store.backend.list("proposals/") == []
 
 
 # --- single backends

@@ -134,8 +134,8 @@ class Backend(Protocol):
     def delete(self, key: str) -> None:
         """Remove a blob if it exists."""
 
-    def list(self, prefix: str) -> list[str]:
-        """Return the keys below a prefix (`"proposals/"`), sorted."""
+    def list(self, prefix: str, after: str = "") -> list[str]:
+        """Return the keys below a prefix (`"proposals/"`), sorted; only those that sort after `after`."""
 
     def lock(self, info: LockInfo, wait: float) -> AbstractContextManager[None]:
         """Hold the store's one lock, waiting at most `wait` seconds.

@@ -101,7 +101,7 @@ class LocalBackend:
         except OSError as problem:
             raise _unwritable(self.folder / key, problem) from None
 
-    def list(self, prefix: str) -> list[str]:
+    def list(self, prefix: str, after: str = "") -> list[str]:
         try:
             entries = self._files.entries(prefix)
         except NotADirectoryError:
@@ -109,7 +109,7 @@ class LocalBackend:
         except OSError as problem:
             raise _unreadable(self.folder / prefix, problem) from None
         names = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
-        return [f"{prefix}{name}" for name in names if not name.startswith(".")]
+        return [key for name in names if not name.startswith(".") and (key := f"{prefix}{name}") > after]
 
     @contextlib.contextmanager
     def lock(self, info: LockInfo, wait: float) -> Iterator[None]:

@@ -130,11 +130,13 @@ class ObjectStoreBackend:
 
         self._run(lambda store: obstore.delete(store, key), "write", key, None)
 
-    def list(self, prefix: str) -> builtins.list[str]:
+    def list(self, prefix: str, after: str = "") -> builtins.list[str]:
         import obstore
 
         def names(store: ObjectStore) -> builtins.list[str]:
-            return [entry["path"] for page in obstore.list(store, prefix) for entry in page]
+            return [
+                entry["path"] for page in obstore.list(store, prefix, offset=after or None) for entry in page
+            ]
 
         nothing: builtins.list[str] = []
         paths = self._run(names, "read", prefix, nothing)

@@ -178,10 +178,12 @@ class PostgresBackend:
                 raise
             raise unknown_write(self.describe(), key, _reason(problem), _SERVER_HINT) from None
 
-    def list(self, prefix: str) -> list[str]:
-        query = self._sql("SELECT key FROM {t} WHERE project = %s AND starts_with(key, %s)")
+    def list(self, prefix: str, after: str = "") -> list[str]:
+        query = self._sql(
+            'SELECT key FROM {t} WHERE project = %s AND starts_with(key, %s) AND key COLLATE "C" > %s'
+        )
         try:
-            rows = self._run(lambda c: c.execute(query, (self.project, prefix)).fetchall(), "MZ030")
+            rows = self._run(lambda c: c.execute(query, (self.project, prefix, after)).fetchall(), "MZ030")
         except psycopg.errors.UndefinedTable:
             return []
         # Sort by code points, as every backend does; a database may sort differently. Omit deeper folders.

@@ -669,3 +669,30 @@ def test_a_sample_of_each_query_is_recorded_each_minute_for_an_hour(alive: World
     kept = alive.store.read_recent("local")
     assert set(kept) == {ORDERS, SINK} and len(kept[ORDERS]) <= 60
     assert {sample[3] for sample in kept[ORDERS]} <= {"running", "starting"}
+
+
+def test_a_busy_runner_looks_for_proposals_only_now_and_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.settle()
+    monkeypatch.setattr(type(world.store.backend), "idle_interval", 1000.0)
+    lists: list[str] = []
+    list_keys = world.store.backend.list
+    monkeypatch.setattr(
+        world.store.backend,
+        "list",
+        lambda prefix, after="": lists.append(prefix) or list_keys(prefix, after),  # type: ignore[func-returns-value]
+    )
+    slow = Blocked(world.executor, "start", ORDERS)
+    world.commit(make_state(1))
+    try:
+        world.until(lambda: bool(slow.begun))
+        lists.clear()
+        world.rounds()
+        assert world.runner.controller.busy and lists.count("proposals/") == 0
+    finally:
+        slow.let.set()
+    world.settle()
+    lists.clear()
+    world.rounds()
+    assert not world.runner.controller.busy and lists.count("proposals/") > 1

@@ -226,9 +226,9 @@ class Cuttable(LocalBackend):
         self._ensure()
         return super().write(key, data, **how)
 
-    def list(self, prefix: str) -> list[str]:
+    def list(self, prefix: str, after: str = "") -> list[str]:
         self._ensure()
-        return super().list(prefix)
+        return super().list(prefix, after)
 
 
 @dataclass
