@@ -13,6 +13,8 @@ from mzplan.host.extras import RUNNER, require_extra
 from mzplan.host.processes import LOG_FORMAT_VARIABLE
 from mzplan.model.diagnostics import Diagnostic, MzplanError, usage_error
 from mzplan.model.resources import MetricsPlace, ProjectSettings, start_command
+from mzplan.operations.connections import require_here
+from mzplan.operations.project import read_state
 from mzplan.plan.drift import drift_of_instance
 from mzplan.runner.embedded import stop
 from mzplan.runner.logs import configure_logging
@@ -94,9 +96,11 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
     names = _embedded(project.settings, instance)
     for name in names:
         _require_embedded(project.settings, name)
-    shown = []
+    shown, state = [], read_state(project.store, work.reporter)
     for name in names:
         before = project.store.leases.leader(name)
+        if before is None:
+            require_here(project, state, (r for r in state.resources.values() if r.instance == name))
         work.runners.ensure(project.settings.instances[name])
         lease = project.store.leases.leader(name)
         pid = lease.pid if lease else 0

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from mzplan.model.address import Address, Place, is_valid_name
 from mzplan.model.cause import Cause
 from mzplan.model.codec import decode
-from mzplan.model.diagnostics import MzplanError, usage_error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, usage_error
 from mzplan.model.history import CommitRecord
 from mzplan.model.observed import Condition, JobReport, Observation, Status, Verdict, Versions
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource, RunnerSettings
@@ -245,6 +245,7 @@ class InstanceStatus:
     - `is_starting`: its runner leads, but isn't ready yet.
     - `opening_since`, `opened_in`, `versions`, `replaced`, `cores`, `slowest`, `jobs`: see Status.
     - `ended`: why no runner is alive, if known; else "".
+    - `elsewhere`: MZ341, if the data of its queries is in another warehouse than this project's folder names.
     """
 
     name: str
@@ -263,6 +264,7 @@ class InstanceStatus:
     cores: int = 0
     slowest: float | None = None
     jobs: tuple[JobReport, ...] = ()
+    elsewhere: Diagnostic | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

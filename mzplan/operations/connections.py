@@ -225,3 +225,12 @@ def warehouses_elsewhere(
         stored = [r.place for r in state.resources.values() if r.digest and r.instance == name]
         if former := former_place(statuses.get(name), warehouse, stored):
             yield name, stored_elsewhere(former, warehouse, name)
+
+
+def require_here(project: Project, state: State, resources: Iterable[ResourceState]) -> None:
+    """Raise MzplanError MZ341 if the last runner stored the resources' data in another warehouse."""
+    instances = {resource.instance for resource in resources}
+    statuses = project.store.read_statuses()
+    found = [f for name, f in warehouses_elsewhere(project, state, statuses) if name in instances]
+    if found:
+        raise MzplanError(found)

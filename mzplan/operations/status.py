@@ -22,7 +22,7 @@ from mzplan.model.state import (
     StaleInput,
     State,
 )
-from mzplan.operations.connections import find_rotations
+from mzplan.operations.connections import find_rotations, warehouses_elsewhere
 from mzplan.operations.project import Project
 from mzplan.operations.selection import ALL, Selection, choose
 from mzplan.plan.canaries import verdict_of
@@ -75,7 +75,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
     store = project.store
     instances = {**project.settings.instances, **state.instances}
     alive: dict[str, bool] = {}
-    shown = []
+    shown, elsewhere = [], dict(warehouses_elsewhere(project, state, statuses))
     starting_instances: set[str] = set()  # instances whose runner hasn't reported yet
     for name in sorted(instances, key=natural):
         lease = store.leases.read(name)
@@ -104,6 +104,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 cores=status.cores if status and alive[name] else 0,
                 slowest=status.slowest if status and alive[name] else None,
                 jobs=status.jobs if status and alive[name] else (),
+                elsewhere=elsewhere.get(name),
             )
         )
     heartbeats = {instance.name: instance.heartbeat for instance in shown}
@@ -269,10 +270,11 @@ def _storage_drift(project: Project, state: State, statuses: Mapping[str, Status
     place = local_path(warehouse)
     if place is None or not place.is_dir():
         return  # not on this machine
+    elsewhere = dict(warehouses_elsewhere(project, state, statuses))
     for name, status in statuses.items():
         lease = project.store.leases.read(name)
-        if lease is None or lease.host != socket.gethostname():
-            continue  # on the runner's host, that path is another folder
+        if lease is None or lease.host != socket.gethostname() or name in elsewhere:
+            continue  # to its runner, that path is another folder
         if name not in state.instances or is_dry(state.instances, name):
             continue
         for address, seen in status.observations.items():

@@ -84,6 +84,7 @@ def status_to_json(status: ProjectStatus, by: str = "name") -> dict[str, Any]:
                 "heartbeat": instance.heartbeat,
                 **({"replaced": instance.replaced} if instance.replaced else {}),
                 **({"ended": instance.ended} if instance.ended else {}),
+                **({"elsewhere": instance.elsewhere.detail} if instance.elsewhere is not None else {}),
                 **({"cores": instance.cores, "slowest": instance.slowest} if instance.cores else {}),
                 "serial": instance.serial,
                 "opening_since": instance.opening_since,
@@ -247,6 +248,8 @@ def render_status(
             )
             if instance.ended:
                 lines.append(f"  {paragraph(instance.ended)}")
+        if elsewhere := _elsewhere(instance, status):
+            lines.append(f"  {elsewhere}")
     if not status.queries and not status.dropped:
         return (
             "\n".join([*lines, "", "No query is committed yet. Run `mzplan plan`, then `mzplan apply`."])
@@ -266,6 +269,14 @@ def render_status(
     for note in _NOTES:
         lines += _merged_notes(queries, note)
     return "\n".join(lines) + "\n"
+
+
+def _elsewhere(instance: InstanceStatus, status: ProjectStatus) -> str:
+    """Return MZ341, unless the errors of queries already say it."""
+    found, own = instance.elsewhere, (q for q in status.queries if q.resource.instance == instance.name)
+    if found is None or any(_observed(query).error_code == found.code for query in own):
+        return ""
+    return paragraph(f"error[{found.code}]: {found.summary}. {found.detail} Fix: {found.hint}")
 
 
 def _spark(instance: InstanceStatus, status: ProjectStatus, now: float) -> str:

@@ -48,7 +48,7 @@ from mzplan.secrets.policy import Guard, Policy
 from mzplan.secrets.providers import RemoteSecrets
 from mzplan.secrets.references import Secrets
 from mzplan.store.store import Store, open_store
-from mzplan.warehouse.elsewhere import former_place, place_of_warehouse
+from mzplan.warehouse.elsewhere import former_place, place_of_warehouse, stored_elsewhere
 
 log = logging.getLogger("mzplan.runner")
 STANDBY_INTERVAL = 1.0  # seconds between two attempts to acquire a lease that another runner holds
@@ -173,8 +173,7 @@ def _serve(
     jobs = Jobs()
     gates = gates_of(store, lease.instance, time.monotonic)
     warehouse = absolute_warehouse(settings)
-    stored = [r.place for r in state.resources.values() if r.digest and r.instance == lease.instance]
-    former = former_place(store.read_status(lease.instance), warehouse, stored)
+    former = _former_place(store, state, lease.instance, warehouse)
     controller = _controller(
         settings, store, secrets, jobs, lease.instance, is_dry, gates, wake_event, former
     )
@@ -225,6 +224,15 @@ def _serve(
     if problem:
         raise problem[0]
     return ExitCode.ERROR if lost else ExitCode.OK
+
+
+def _former_place(store: Store, state: State, instance: str, warehouse: str) -> str:
+    """Return where the queries' storage is, and log it, if it isn't in this warehouse; else ""."""
+    stored = [r.place for r in state.resources.values() if r.digest and r.instance == instance]
+    former = former_place(store.read_status(instance), warehouse, stored)
+    if former:
+        log.error("%s", MzplanError([stored_elsewhere(former, warehouse, instance)]))
+    return former
 
 
 def _run_rounds(runner: Runner, stopping: threading.Event, problem: list[MzplanError]) -> str | None:

@@ -34,12 +34,16 @@ def former_place(status: Status | None, warehouse: str, stored: Iterable[Place])
 
 
 def stored_elsewhere(former: str, warehouse: str, owner: Address | str) -> Diagnostic:
-    """Return MZ341 for a query, or for all queries of an instance. `former`: see `former_place`."""
+    """Return MZ341 for a query, or for an instance by name. `former`: see `former_place`.
+
+    All queries of an instance have the same message, so that status shows it once.
+    """
     address = owner if isinstance(owner, Address) else None
     return Diagnostic(
         code="MZ341",
         kind="checkpoint-missing",
-        summary=f"The data of {'' if address is not None else 'instance '}{owner} is in another warehouse",
+        summary=f"The data of {f'instance {owner}' if address is None else 'this instance'} is in another "
+        "warehouse",
         detail=f"The last runner used {former}. This project's warehouse is {warehouse}, and it has none of "
         "that data.",
         hint="run mzplan in the project's folder there, or make that warehouse available here under this "

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.model.state import ResourceState, State, unknown_address
-from mzplan.operations.connections import warehouses_elsewhere
+from mzplan.model.state import ResourceState, unknown_address
+from mzplan.operations.connections import require_here
 from mzplan.operations.project import TO_RUN, Project, Reporter, read_state, unreadable, why_nothing_runs
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.paths import absolute
@@ -71,18 +71,11 @@ def open_snapshot(
     with reporter.working(f"looking for the step of {address}"), _readable(address):
         steps = history.read(1)
         if steps.upper == 0:
-            _ensure_here(project, state, resource)
+            require_here(project, state, [resource])
         step = _step(address, steps, as_of, why_nothing_runs(state, resource))
         table = snapshot_of(history, step)
     reporter.detail(f"step {step} of {address} is version {table.version} of {table.place}")
     return CollectionSnapshot(address=address, as_of=step, since=steps.since, upper=steps.upper, table=table)
-
-
-def _ensure_here(project: Project, state: State, resource: ResourceState) -> None:
-    """Raise MzplanError MZ341 if the last runner stored the collection in another warehouse."""
-    for instance, found in warehouses_elsewhere(project, state, project.store.read_statuses()):
-        if instance == resource.instance:
-            raise MzplanError([found])
 
 
 def _step(address: Address, steps: Steps, as_of: int | None, never_runs: str) -> int:

@@ -14,6 +14,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
 from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.words import count
+from mzplan.operations.connections import require_here
 from mzplan.operations.project import Project, Reporter, read_state
 from mzplan.render.text import Paint, safe
 from mzplan.warehouse.damage import GoneError
@@ -75,6 +76,7 @@ def compare_content(
             address=address,
             exit_code=ExitCode.USAGE,
         )
+    require_here(project, state, [resource])
     comparison = open_comparison(state, resource)
     (source,) = resource.reads.values()
 

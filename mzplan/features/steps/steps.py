@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mzplan.model.address import Address, natural_item
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State, committed_record
+from mzplan.operations.connections import require_here
 from mzplan.operations.project import Project, Reporter, locked, read_state, unreadable, why_nothing_runs
 from mzplan.operations.selection import Selection
 from mzplan.operations.status import select
@@ -36,8 +37,9 @@ def read_steps(
 ) -> list[ShownSteps]:
     """Return the newest `count` steps of each selected query. If `count` is None, return all known steps."""
     state = read_state(project.store, reporter)
-    histories = []
-    for resource in select(project, state, selection):
+    histories, resources = [], select(project, state, selection)
+    require_here(project, state, resources)
+    for resource in resources:
         with reporter.working(f"reading the steps of {resource.address}"), readable(resource.address):
             steps = history_of(project, state, resource).read(count)
         histories.append(ShownSteps(resource=resource, steps=steps, never=why_nothing_runs(state, resource)))
@@ -53,6 +55,7 @@ def expire(project: Project, address: Address, before: int, reporter: Reporter) 
     with locked(project.store, reporter, "expire", wait=10.0):
         state = read_state(project.store, reporter)
         resource = committed_record(state, address)
+        require_here(project, state, [resource])
         history = history_of(project, state, resource)
         with readable(address):
             steps = history.read(1)

@@ -13,6 +13,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error, notice
 from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.words import count
+from mzplan.operations.connections import require_here
 from mzplan.operations.project import Project, Reporter, read_state, why_nothing_runs
 from mzplan.schema.columns import POSITION
 from mzplan.schema.relations.parse import is_relational
@@ -105,6 +106,7 @@ def verify(
             address=address,
             exit_code=ExitCode.USAGE,
         )
+    require_here(project, state, [resource])
     history = history_of(project, state, resource)
     if upstream is not None and is_relational(resource.body) and not resource.body.get("snapshots"):
         recomputed, problems = recompute(project, state, resource, wanted, recomputation, reporter)
