@@ -142,7 +142,7 @@ def test_an_empty_store_is_not_followed(alive: World, monkeypatch: pytest.Monkey
     with monkeypatch.context() as unmounted:
         unmounted.setattr(alive.store.backend, "read", lambda key: None)
         unmounted.setattr(alive.store.backend, "version", lambda key: None)
-        unmounted.setattr(alive.store.backend, "list", lambda prefix: [])
+        unmounted.setattr(alive.store.backend, "list", lambda prefix, after="": [])
         alive.rounds()
         assert set(alive.executor.running()) == {ORDERS, SINK}
     assert alive.settle().serial == 1
