@@ -89,7 +89,8 @@ class Connectors:
     def position(self, collection: Description | CollectionRead) -> str:
         """Return the type of `_position` in a collection, as Spark DDL. Raises MzplanError MZ063 for an
         unknown type."""
-        return self.source(collection.position_type).position
+        type_, _, variant = collection.position_type.partition("+")
+        return self.source(type_).position_of(variant)
 
     def sink(self, type_: str) -> SinkConnector:
         """Return the connector for a type of sink. Raises MzplanError MZ063 for a type that has none."""

@@ -20,6 +20,7 @@ from mzplan.model.stored import SPARSE, Id, Positive
 from mzplan.model.tasks import Task
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.properties import value_at
+from mzplan.schema.source_columns import collection_kind
 from mzplan.schema.view_query import with_collection
 
 DIGEST_VERSION = 1
@@ -61,7 +62,7 @@ class CollectionRead:
     @property
     def position_type(self) -> str:
         """The type of the query whose connector declares the rows' `_position`."""
-        return self.origin or self.type
+        return self.origin or position_type_of(self.type, self.body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +117,21 @@ class Description:
     @property
     def position_type(self) -> str:
         """The type of the query whose connector declares `_position`; see CollectionRead.origin."""
-        return self.input.position_type if self.input is not None else self.type
+        if self.input is not None:
+            return self.input.position_type
+        return position_type_of(self.type, self.body)
 
     @property
     def place(self) -> Place:
         return (self.id, self.generation)
+
+
+def position_type_of(type_: str, body: Mapping[str, Any]) -> str:
+    """Return the type of a query and, after a `+`, the variant of its rows' `_position` (`x-position`)."""
+    properties = collection_kind(type_).schema.get("properties", {})
+    variants = (properties[name].get("x-position") for name in body if name in properties)
+    variant = next(filter(None, variants), "")
+    return f"{type_}+{variant}" if variant else type_
 
 
 def references_of(description: Description) -> set[str]:
@@ -185,7 +196,8 @@ def _origin(record: ResourceState, resources: Mapping[Address, ResourceState]) -
     first = record
     while len(read := first.reads) == 1:
         first = resources[next(iter(read.values()))]
-    return first.type if first.type != record.type else ""
+    origin = position_type_of(first.type, first.body)
+    return origin if origin != position_type_of(record.type, record.body) else ""
 
 
 def inline_connection(

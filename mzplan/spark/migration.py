@@ -214,7 +214,8 @@ class RowMigration:
         former = collection_path(self._warehouse, id_, migrated.generation)
         path = collection_path(self._warehouse, id_, generation)
         earlier = Checkpoint.of(self._warehouse, id_, migrated.generation)
-        position, keyed = self._connector.position, bool(query.keys)
+        variant = query.description.position_type.partition("+")[2]
+        position, keyed = self._connector.position_of(variant), bool(query.keys)
         collections.ensure(self._spark, path, query.columns, position, keyed=keyed)
         remember_collection(later, path)
         query_id = str(uuid.uuid5(_IDS, f"{id_}/g{generation}"))

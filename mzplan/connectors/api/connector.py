@@ -58,6 +58,10 @@ class SourceConnector(Side, Protocol):
     has_cheap_loss: bool = False
     """Whether `loss` is cheap enough for a runner to call it regularly, for its Status."""
 
+    def position_of(self, variant: str) -> str:
+        """Return the type of `_position`, as Spark DDL. `variant`: of `x-position` in the source's schema."""
+        return self.position
+
     def probe(self, query: ResolvedQuery) -> Probe:
         """Connect, authenticate, check the rights and find the upstream. Doesn't raise if a server fails."""
 
@@ -125,6 +129,13 @@ class SourceConnector(Side, Protocol):
         Without `position`, the upstream is another one (`on_upstream_change`). With `position`, the upstream
         is the same but has lost records: only the parts of `position` that it no longer holds change."""
         raise refusal("MZ043", "This kind of source can't be moved")
+
+    def extended(self, query: ResolvedQuery, position: str, found: Mapping[str, Any]) -> str | None:
+        """Return a position with the parts of the upstream that `position` doesn't know, or None.
+
+        `found`: the identity of the upstream. The position is an entry of Spark's offset log. Raises
+        MzplanError."""
+        return None
 
     def replay(
         self,

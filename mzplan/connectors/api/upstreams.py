@@ -217,7 +217,12 @@ def take_upstream(
     if verdict.diagnostic is not None and verdict.diagnostic.severity == "error":
         raise MzplanError(verdict.diagnostic)
     if verdict.policy is None:
-        if not checkpoint.log.has_begun() or checkpoint.upstream() is None:
+        recorded, position = checkpoint.upstream(), checkpoint.position()
+        if not checkpoint.log.has_begun() or recorded is None:
+            checkpoint.record_upstream(found)
+        elif position is not None and checkpoint.log.unfinished() is None and found != recorded:
+            if (extended := connector.extended(query, position, found)) is not None:
+                checkpoint.log.move(extended)
             checkpoint.record_upstream(found)
         return
     former, position = checkpoint.upstream(), checkpoint.position()

@@ -60,12 +60,14 @@ def _ends(query: ResolvedQuery) -> LineageNames:
     listener."""
     from mzplan.connectors.api.lineage_names import LineageNames, on_server
     from mzplan.connectors.formats.dead_letters import lineage_names
+    from mzplan.connectors.kafka.probe import named_topics
 
     def topic(name: str) -> LineageName:
         return on_server("kafka", _servers(query.link.body)[0], name)
 
     if query.address.reads_upstream:
-        return LineageNames(reads=(topic(query.body["topic"]),), writes=lineage_names(query, topic))
+        named = map(topic, named_topics(query.body))
+        return LineageNames(reads=tuple(named), writes=lineage_names(query, topic))
     return LineageNames(writes=(topic(query.body["topic"]),))
 
 

@@ -97,8 +97,8 @@ def _require_token(query: ResolvedQuery, options: Mapping[str, Any]) -> None:
         ) from None
 
 
-def answer(client: Client, query: ResolvedQuery, future: Future[Any]) -> Any:
-    """Return the result of a future, within the time limit. Raises ClusterError.
+def answer(client: Client, query: ResolvedQuery, future: Future[Any], topic: str = "") -> Any:
+    """Return the result of a future, within the time limit. Raises ClusterError. `topic`: for its message.
 
     Polls the client meanwhile, because it reports errors only then. Use describe_… for a topic's metadata,
     never list_topics, which may create the topic.
@@ -121,10 +121,12 @@ def answer(client: Client, query: ResolvedQuery, future: Future[Any]) -> Any:
             or names & {"_AUTHENTICATION", "_SSL", "_BAD_MSG"}
             or (waited > _GIVE_UP_S and "_ALL_BROKERS_DOWN" in names)
         ):
-            raise _classify(query, failure, problems)
+            raise _classify(query, failure, problems, topic)
 
 
-def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[KafkaError]) -> ClusterError:
+def _classify(
+    query: ResolvedQuery, failure: KafkaError | None, problems: list[KafkaError], topic: str
+) -> ClusterError:
     """Return the client's errors as one error with a code of mzplan."""
     by_name = {problem.name(): problem for problem in (*problems, *([failure] if failure else []))}
     where = route(query)
@@ -149,7 +151,7 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
                 "check security.protocol, ssl.ca and ssl.certificate of the connection.",
                 kind="refused-login",
             )
-    topic = query.body.get("topic", "")
+    topic = topic or query.body.get("topic", "")
     if by_name.keys() & {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}:
         return not_allowed(query, topic)
     if by_name.keys() & {"UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION"}:
@@ -163,6 +165,11 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
         "check `brokers` of the connection, and that the brokers run and are reachable from here.",
         kind="unreachable",
     )
+
+
+def classified(query: ResolvedQuery, problem: KafkaException) -> ClusterError:
+    """Return a client's error with a code of mzplan."""
+    return _classify(query, problem.args[0], [], "")
 
 
 def _message(problem: KafkaError) -> str:

@@ -1,4 +1,4 @@
-"""Offsets in a Kafka source's topic: which are gone, how many are unread, and where to continue or read
+"""Offsets in a Kafka source's topics: which are gone, how many are unread, and where to continue or read
 again.
 
 No pyspark. Every request has a time limit.
@@ -6,33 +6,34 @@ No pyspark. Every request has a time limit.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
-
-from confluent_kafka import IsolationLevel, TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from collections.abc import Mapping
+from typing import Any
 
 from mzplan.connectors.api.connector import LastTimes
-from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.upstreams import list_names, start_over_hint
-from mzplan.connectors.kafka.client import Client, ClusterError, answer
+from mzplan.connectors.kafka.client import ClusterError
+from mzplan.connectors.kafka.offsets import (
+    Part,
+    as_entry,
+    as_position,
+    edge_offsets,
+    offsets_in,
+    offsets_of,
+    part_name,
+    partition_counts,
+    parts_of,
+    records_at,
+    start_offsets,
+    topics_text,
+)
 from mzplan.connectors.kafka.options import route
-from mzplan.connectors.kafka.probe import KafkaProbe, identify, topic_difference
+from mzplan.connectors.kafka.probe import KafkaProbe, identify, topic_difference, topics_in
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, refusal
 from mzplan.model.losses import FirstCopy, Loss
-from mzplan.model.times import instant, instant_text
+from mzplan.model.times import instant_text
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.folder import decoding
-
-
-class _Record(NamedTuple):
-    """A record's offset in its partition, and its time (milliseconds since the epoch)."""
-
-    offset: int
-    timestamp: int
 
 
 class KafkaPositions:
@@ -42,70 +43,71 @@ class KafkaPositions:
         self._probe = KafkaProbe()
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
-        """Return MZ067 if the topic no longer has the records at the next offsets."""
-        topic = query.body["topic"]
+        """Return MZ067 if the topics no longer have the records at the next offsets."""
         try:
-            next_offsets = _offsets_in(position, topic)
+            next_offsets = offsets_in(position, query.body)
         except ValueError:
             return None
         try:
             client = self._probe.client_of(query)
-            partitions = identify(client, query, False)["partitions"]
-            present = [partition for partition in next_offsets if partition < partitions]
-            first = _offsets(client, query, topic, present, "earliest")
-            end = _offsets(client, query, topic, present, "latest", dirty=True)
+            partitions = partition_counts(identify(client, query, False))
+            present = [part for part in next_offsets if part.partition < partitions.get(part.topic, 0)]
+            first = edge_offsets(client, query, present, "earliest")
+            end = edge_offsets(client, query, present, "latest", dirty=True)
         except ClusterError as problem:
             return problem.diagnostics[0]
         problems = []
-        for partition, offset in sorted(next_offsets.items()):
-            if partition >= partitions:
-                problems.append(f"partition {partition} doesn't exist, there are only {partitions}")
-            elif first[partition] > offset:
-                problems.append(f"partition {partition}: offsets {offset} to {first[partition] - 1} are gone")
-            elif end[partition] < offset:
-                problems.append(f"partition {partition}: it ends at offset {end[partition]}, before {offset}")
+        for part, offset in sorted(next_offsets.items()):
+            name = part_name(part, query)
+            if part not in first:
+                only = partitions.get(part.topic, 0)
+                problems.append(f"{name} doesn't exist, there are only {only}")
+            elif first[part] > offset:
+                problems.append(f"{name}: offsets {offset} to {first[part] - 1} are gone")
+            elif end[part] < offset:
+                problems.append(f"{name}: it ends at offset {end[part]}, before {offset}")
         return _offsets_gone(query, problems) if problems else None
 
     def backlog(self, query: ResolvedQuery) -> dict[str, int] | None:
         """Return the number of unread records, `{"records": n}`. Counts from the checkpoint or, before the
         first step, from the start position. Returns None if that isn't known."""
-        topic, log = query.body["topic"], query.checkpoint.log if query.checkpoint else None
+        log = query.checkpoint.log if query.checkpoint else None
         try:
             position = log.entry(log.committed()) if log is not None else None
-            next_offsets = _offsets_in(position, topic)
+            next_offsets = offsets_in(position, query.body)
             client = self._probe.client_of(query)
-            partitions = range(identify(client, query, False)["partitions"])
-            end = _offsets(client, query, topic, partitions, "latest")
-            new_partitions = [partition for partition in partitions if partition not in next_offsets]
+            parts = parts_of(identify(client, query, False))
+            end = edge_offsets(client, query, parts, "latest")
+            new_parts = [part for part in parts if part not in next_offsets]
             if position:  # partitions added since
-                first = _offsets(client, query, topic, new_partitions, "earliest") if new_partitions else {}
+                first = edge_offsets(client, query, new_parts, "earliest") if new_parts else {}
             else:
-                first = _start_offsets(client, query, new_partitions)
+                first = start_offsets(client, query, new_parts)
         except (ClusterError, ValueError, KeyError, OSError):
             return None
-        return {"records": sum(max(0, end[p] - {**first, **next_offsets}[p]) for p in partitions)}
+        return {"records": sum(max(0, end[part] - {**first, **next_offsets}[part]) for part in parts)}
 
-    def upstream_end(self, query: ResolvedQuery) -> dict[str, int] | None:
-        """Return the end of each partition. Returns None without a limit on the micro-batches: the first one
-        then reads all records."""
+    def upstream_end(self, query: ResolvedQuery) -> dict[str, Any] | None:
+        """Return the end of each partition, of several topics by topic. Returns None without a limit on the
+        micro-batches: the first one then reads all records."""
         if "max_offsets_per_trigger" not in query.body:
             return None
         client = self._probe.client_of(query)
-        partitions = range(identify(client, query, False)["partitions"])
-        end = _offsets(client, query, query.body["topic"], partitions, "latest")
-        return {str(partition): offset for partition, offset in end.items()}
+        end = as_position(edge_offsets(client, query, parts_of(identify(client, query, False)), "latest"))
+        return end[query.body["topic"]] if "topic" in query.body else end
 
     def first_copy(self, checkpoint: Checkpoint, body: Mapping[str, Any]) -> FirstCopy:
-        topic, ends = body["topic"], checkpoint.first_end() or {}
+        recorded = checkpoint.first_end() or {}
+        ends = offsets_of({body["topic"]: recorded} if "topic" in body else recorded)
         try:
-            next_offsets = _offsets_in(checkpoint.position(), topic)
+            next_offsets = offsets_in(checkpoint.position(), body)
         except ValueError:  # it reads another topic since (`on_upstream_change`)
             return FirstCopy()
-        first = (checkpoint.log.initial_offset() or {}).get(topic, {})
-        begins = {p: min(int(first.get(p, 0)), int(end)) for p, end in ends.items()}
+        first = offsets_of(checkpoint.log.initial_offset() or {})
+        begins = {part: min(first.get(part, 0), end) for part, end in ends.items()}
         return FirstCopy(
-            read=tuple(next_offsets.get(int(p), 0) - begins[p] for p in ends),
-            ends=tuple(int(end) - begins[p] for p, end in ends.items()),
+            read=tuple(next_offsets.get(part, 0) - begins[part] for part in ends),
+            ends=tuple(end - begins[part] for part, end in ends.items()),
             unit="record",
         )
 
@@ -119,29 +121,30 @@ class KafkaPositions:
             return Loss(lost=None, read=None, unit="records", where=where)
         if not read:
             return None
-        topic = query.body["topic"]
         client, recorded = self._probe.client_of(query), former.upstream()
         identity = identify(client, query, False)
         accepts = recorded is None or query.body.get("on_upstream_change") == "accept"
         difference = topic_difference(recorded, identity) if recorded is not None and not accepts else None
-        if topics := sorted({name for name, _ in ranges} - {topic}):
-            difference = f"it would read topic {topic} instead of {', '.join(topics)}"
+        if others := sorted({part.topic for part in ranges} - topics_in(identity).keys()):
+            difference = f"it would read {topics_text(query)} instead of {', '.join(others)}"
         if difference is not None:
             return Loss(lost=read, read=read, unit="records", where=f"{route(query)}: {difference}")
-        starts = _start_offsets(client, query, range(identity["partitions"]))
+        starts = start_offsets(client, query, parts_of(identity))
         lost_ranges = {
-            partition: range(span.start, min(span.stop, starts.get(partition, span.stop)))
-            for (_, partition), span in sorted(ranges.items())
+            part: range(span.start, min(span.stop, starts.get(part, span.stop)))
+            for part, span in sorted(ranges.items())
         }
         lost = sum(map(len, lost_ranges.values()))
         if not lost:
             return None
         names = [
-            f"partition {p}: {span.start:,}–{span.stop - 1:,}" for p, span in lost_ranges.items() if span
+            f"{part_name(part, query)}: {span.start:,}–{span.stop - 1:,}"
+            for part, span in lost_ranges.items()
+            if span
         ]
         start = query.body["start_offsets"]
         why = "" if start == "earliest" else f" (start_offsets: {start})"
-        where = f"{route(query)}, topic {topic}{why}: {list_names(names, 'partitions')}"
+        where = f"{route(query)}, {topics_text(query)}{why}: {list_names(names, 'partitions')}"
         return Loss(lost=lost, read=read, unit="records", where=where)
 
     def reposition(
@@ -149,27 +152,40 @@ class KafkaPositions:
     ) -> str:
         """Return the position at which a source continues in another topic, or in one that has lost records:
         `{"topic": {"0": 17, …}}`. Raises MzplanError."""
-        topic = query.body["topic"]
-        client, recorded = self._probe.client_of(query), _offsets_in(position, topic)
-        partitions = sorted(recorded) or range(identify(client, query, False)["partitions"])
-        first = _offsets(client, query, topic, partitions, "earliest")
-        end = _offsets(client, query, topic, partitions, "latest")
+        client, recorded = self._probe.client_of(query), offsets_in(position, query.body)
+        parts = sorted(recorded) or parts_of(identify(client, query, False))
+        first = edge_offsets(client, query, parts, "earliest")
+        end = edge_offsets(client, query, parts, "latest")
         times = last_times() if policy == "translate-timestamp" else {}
         offsets = {}
-        for partition in partitions:
-            if partition in recorded and first[partition] <= recorded[partition] <= end[partition]:
-                offsets[partition] = recorded[partition]
+        for part in parts:
+            if part in recorded and first[part] <= recorded[part] <= end[part]:
+                offsets[part] = recorded[part]
             elif policy == "reset-latest":
-                offsets[partition] = end[partition]
+                offsets[part] = end[part]
             elif times:
                 # In another topic, records may be in other partitions. The earliest time loses none of them.
                 earliest = min(times.values())
-                when = times.get(partition, earliest) if position else earliest
-                record = _records_at(client, query, topic, [partition], when).get(partition)
-                offsets[partition] = max(record.offset, first[partition]) if record else end[partition]
+                when = times.get(part.partition, earliest) if position else earliest
+                record = records_at(client, query, [part], when).get(part)
+                offsets[part] = max(record.offset, first[part]) if record else end[part]
             else:
-                offsets[partition] = first[partition]
-        return json.dumps({topic: {str(p): offset for p, offset in offsets.items()}}, separators=(",", ":"))
+                offsets[part] = first[part]
+        return as_entry(offsets)
+
+    def extended(self, query: ResolvedQuery, position: str, found: Mapping[str, Any]) -> str | None:
+        """Return a position that also has the new topics. Topics that a source names begin at its
+        start_offsets, and topics that a pattern finds at their beginning. Spark itself would begin all of
+        them at their beginning, and fail if retention has removed records there."""
+        offsets = offsets_in(position, query.body)
+        known = {part.topic for part in offsets}
+        new_parts = [part for part in parts_of(found) if part.topic not in known]
+        if not new_parts:
+            return None
+        client = self._probe.client_of(query)
+        if "topic_pattern" in query.body:
+            return as_entry(offsets | edge_offsets(client, query, new_parts, "earliest"))
+        return as_entry(offsets | start_offsets(client, query, new_parts))
 
     def between_times(
         self, query: ResolvedQuery, start: int, end: int, position: str | None
@@ -180,17 +196,16 @@ class KafkaPositions:
         Times are in milliseconds since the epoch. In each partition, the range ends before the first record
         with a later time, even if earlier times follow it. Raises MzplanError, including MZ277 and MZ278.
         """
-        topic = query.body["topic"]
         try:
-            next_offsets = _offsets_in(position, topic)
+            next_offsets = offsets_in(position, query.body)
         except ValueError:  # a position in another topic: nothing was read from this one
             next_offsets = {}
         client = self._probe.client_of(query)
-        partitions = range(identify(client, query, False)["partitions"])
-        first = _offsets(client, query, topic, partitions, "earliest")
-        last = _offsets(client, query, topic, partitions, "latest")
-        first_records = _records_at(client, query, topic, partitions, start)
-        end_records = _records_at(client, query, topic, partitions, end)
+        partitions = parts_of(identify(client, query, False))
+        first = edge_offsets(client, query, partitions, "earliest")
+        last = edge_offsets(client, query, partitions, "latest")
+        first_records = records_at(client, query, partitions, start)
+        end_records = records_at(client, query, partitions, end)
         end_offsets = {p: end_records[p].offset if p in end_records else last[p] for p in first_records}
         present = [p for p, record in first_records.items() if record.offset < end_offsets[p]]
         # The oldest record left may not be the oldest ever written. If a partition's oldest one is later than
@@ -206,84 +221,24 @@ class KafkaPositions:
             raise refusal(
                 "MZ278",
                 f"{query.address} has not read the records {_range_text(start, end)} yet",
-                f"{route(query)}, topic {topic}: the source will read them by itself.",
+                f"{route(query)}, {topics_text(query)}: the source will read them by itself.",
                 "to get a second copy of them, wait until the source has read them (mzplan status).",
                 address=query.address,
             )
-        return {topic: {str(p): first_records[p].offset for p in parts}}, {
-            topic: {str(p): end_offsets[p] for p in parts}
-        }
+        return as_position({p: first_records[p].offset for p in parts}), as_position(
+            {p: end_offsets[p] for p in parts}
+        )
 
 
-def _offsets_in(position: str | None, topic: str) -> dict[int, int]:
-    """Return the offset of each partition in an entry of Spark's offset log. Raises ValueError, also if the
-    entry belongs to another topic."""
-    try:
-        with decoding("an offset"):
-            return (
-                {int(p): int(offset) for p, offset in json.loads(position)[topic].items()} if position else {}
-            )
-    except OSError as problem:
-        raise ValueError(str(problem)) from None
-
-
-def _ranges_read(log: CheckpointLog) -> dict[tuple[str, int], range]:
-    """Return the offsets that were read, by topic and partition. Includes an uncommitted step's offsets,
+def _ranges_read(log: CheckpointLog) -> dict[Part, range]:
+    """Return the offsets that were read, by partition. Includes an uncommitted step's offsets,
     because its rows may be in the collection. Raises OSError."""
     end, _ = log.offset(log.newest())
     start = log.initial_offset() or {}
     return {
-        (topic, int(partition)): range(int(start.get(topic, {}).get(partition, 0)), int(offset))
+        Part(topic, int(partition)): range(int(start.get(topic, {}).get(partition, 0)), int(offset))
         for topic, offsets in (end or {}).items()
         for partition, offset in offsets.items()
-    }
-
-
-def _start_offsets(client: Client, query: ResolvedQuery, partitions: Iterable[int]) -> dict[int, int]:
-    """Return where a source that has read nothing yet begins, by partition."""
-    topic, start, partitions = query.body["topic"], query.body["start_offsets"], list(partitions)
-    when = instant(start)
-    if when is None:
-        return _offsets(client, query, topic, partitions, "latest" if start == "latest" else "earliest")
-    end = _offsets(client, query, topic, partitions, "latest")
-    records = _records_at(client, query, topic, partitions, when)
-    return {p: records[p].offset if p in records else end[p] for p in partitions}
-
-
-def _offsets(
-    client: Client,
-    query: ResolvedQuery,
-    topic: str,
-    partitions: Iterable[int],
-    edge: Literal["earliest", "latest"],
-    *,
-    dirty: bool = False,
-) -> dict[int, int]:
-    """Return the first or last offsets of partitions that the source may read. `dirty`: includes the
-    records of open transactions."""
-    spec: OffsetSpec = getattr(OffsetSpec, edge)()
-    wanted = {TopicPartition(topic, partition): spec for partition in partitions}
-    dirty = dirty or query.link.body["options"].get("isolation.level") == "read_uncommitted"
-    futures = client.admin.list_offsets(
-        wanted,
-        isolation_level=IsolationLevel.READ_UNCOMMITTED if dirty else IsolationLevel.READ_COMMITTED,
-        request_timeout=PROBE_TIMEOUT_S,
-    )
-    return {place.partition: answer(client, query, future).offset for place, future in futures.items()}
-
-
-def _records_at(
-    client: Client, query: ResolvedQuery, topic: str, partitions: Iterable[int], when: int
-) -> dict[int, _Record]:
-    """Return each partition's first record at or after a time (milliseconds since the epoch), if it has
-    one."""
-    wanted = {TopicPartition(topic, partition): OffsetSpec.for_timestamp(when) for partition in partitions}
-    futures = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S)
-    replies = {place.partition: answer(client, query, future) for place, future in futures.items()}
-    return {
-        p: _Record(int(reply.offset), int(reply.timestamp))
-        for p, reply in replies.items()
-        if reply.offset >= 0
     }
 
 
@@ -292,7 +247,7 @@ def _offsets_gone(query: ResolvedQuery, problems: list[str]) -> Diagnostic:
         code="MZ067",
         kind="offsets-gone",
         summary=f"{query.address} can't continue where it stopped",
-        detail=f"{route(query)}, topic {query.body['topic']}: {'; '.join(problems)}. They were deleted.",
+        detail=f"{route(query)}, {topics_text(query)}: {'; '.join(problems)}. They were deleted.",
         hint="set on_upstream_change: reset-earliest | reset-latest | translate-timestamp in the source; or "
         f"{start_over_hint(query)}",
         address=query.address,
@@ -300,10 +255,10 @@ def _offsets_gone(query: ResolvedQuery, problems: list[str]) -> Diagnostic:
     )
 
 
-def _range_gone(query: ResolvedQuery, start: int, end: int, oldest_times: Mapping[int, int]) -> MzplanError:
+def _range_gone(query: ResolvedQuery, start: int, end: int, oldest_times: Mapping[Part, int]) -> MzplanError:
     """Return MZ277. `oldest_times`: the time of the oldest record left, by partition, if the range begins
     with it."""
-    where = f"{route(query)}, topic {query.body['topic']}"
+    where = f"{route(query)}, {topics_text(query)}"
     if not oldest_times:
         return refusal(
             "MZ277",
@@ -313,7 +268,8 @@ def _range_gone(query: ResolvedQuery, start: int, end: int, oldest_times: Mappin
             address=query.address,
         )
     oldest = "; ".join(
-        f"partition {p}: the oldest is from {instant_text(t)}" for p, t in sorted(oldest_times.items())
+        f"{part_name(part, query)}: the oldest is from {instant_text(t)}"
+        for part, t in sorted(oldest_times.items())
     )
     return refusal(
         "MZ277",

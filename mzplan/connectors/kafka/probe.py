@@ -5,7 +5,9 @@ No pyspark. Every request has a time limit, and one admin client serves all quer
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +17,16 @@ from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S, Memo, fingerprint
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import start_over_hint
-from mzplan.connectors.kafka.client import Client, ClusterError, answer, new_client, not_allowed, options_of
+from mzplan.connectors.kafka.client import (
+    Client,
+    ClusterError,
+    answer,
+    classified,
+    cluster_error,
+    new_client,
+    not_allowed,
+    options_of,
+)
 from mzplan.connectors.kafka.options import route
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.words import nearest
@@ -84,15 +95,69 @@ class KafkaProbe:
         return self._clients.get(key, lambda: new_client(query, options))
 
 
+def named_topics(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the topics that a body names; none for a pattern."""
+    return (body["topic"],) if "topic" in body else tuple(body.get("topics", ()))
+
+
+def topics_in(identity: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the `topic_id` and the number of `partitions` of each topic of an identity."""
+    if "topics" in identity:
+        return dict(identity["topics"])
+    return {identity["topic"]: identity}
+
+
 def identify(client: Client, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
-    """Return the identity of the query's topic. Raises ClusterError."""
-    topic = query.body["topic"]
-    futures = client.admin.describe_topics(
-        TopicCollection([topic]), include_authorized_operations=True, request_timeout=PROBE_TIMEOUT_S
-    )
+    """Return the identity of the query's topics. Raises ClusterError.
+
+    For one topic, it is `{type, cluster_id, topic, topic_id, partitions}`; otherwise `{type, cluster_id,
+    topics}`, with `topic_id` and `partitions` of each topic by name.
+    """
     cluster = client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S)
+    topics = named_topics(query.body) or _matching(client, query)
+    futures = client.admin.describe_topics(
+        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=PROBE_TIMEOUT_S
+    )
+    described = {topic: _described(client, query, topic, futures[topic], writes) for topic in topics}
+    identity = {"type": "kafka", "cluster_id": answer(client, query, cluster).cluster_id}
+    if "topic" in query.body:
+        return {**identity, "topic": query.body["topic"], **described[query.body["topic"]]}
+    return {**identity, "topics": described}
+
+
+def _matching(client: Client, query: ResolvedQuery) -> list[str]:
+    """Return the topics that match the pattern. Raises ClusterError if there are none."""
+    pattern = query.body["topic_pattern"]
     try:
-        described = answer(client, query, futures[topic])
+        known = client.admin.list_topics(timeout=PROBE_TIMEOUT_S).topics
+        topics = sorted(topic for topic in known if re.fullmatch(pattern, topic))
+    except re.error as problem:
+        raise cluster_error(
+            query,
+            "MZ052",
+            f"topic_pattern {pattern} isn't a regular expression",
+            f"{str(problem).capitalize()}.",
+            "correct it.",
+        ) from None
+    except KafkaException as problem:
+        raise classified(query, problem) from None
+    if not topics:
+        raise cluster_error(
+            query,
+            "MZ052",
+            f"No topic matches {pattern}",
+            f"{route(query)} has no topic whose whole name matches.",
+            "correct topic_pattern, or create a topic.",
+            kind="not-found",
+        )
+    return topics
+
+
+def _described(
+    client: Client, query: ResolvedQuery, topic: str, future: Future[Any], writes: bool
+) -> dict[str, Any]:
+    try:
+        described = answer(client, query, future, topic)
     except ClusterError as problem:
         missing = problem.diagnostics[0]
         if missing.kind == "not-found" and (near := _near_topic(client, topic)):
@@ -104,9 +169,6 @@ def identify(client: Client, query: ResolvedQuery, writes: bool) -> dict[str, An
         raise not_allowed(query, topic)
     topic_id = str(described.topic_id)
     return {
-        "type": "kafka",
-        "cluster_id": answer(client, query, cluster).cluster_id,
-        "topic": topic,
         "topic_id": None if topic_id == _NO_TOPIC_ID else topic_id,
         "partitions": len(described.partitions),
     }
@@ -136,9 +198,17 @@ def _near_topic(client: Client, topic: str) -> str | None:
 
 def topic_difference(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
     """Return why offsets of the recorded topic are invalid in the found one, or None if they are valid."""
-    topic = found["topic"]
     if recorded.get("cluster_id") and found["cluster_id"] != recorded["cluster_id"]:
         return f"this is Kafka cluster {found['cluster_id']} instead of {recorded['cluster_id']}"
+    now = topics_in(found)
+    for topic, before in sorted(topics_in(recorded).items()):
+        difference = f"topic {topic} is gone" if topic not in now else _difference(topic, before, now[topic])
+        if difference is not None:
+            return difference
+    return None
+
+
+def _difference(topic: str, recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
     if recorded.get("topic_id") and found["topic_id"] and found["topic_id"] != recorded["topic_id"]:
         ids = f"id {found['topic_id']} instead of {recorded['topic_id']}"
         return f"topic {topic} was deleted and created again ({ids})"

@@ -9,6 +9,7 @@ registered later.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +37,7 @@ from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.kafka.options import reader_options, route, writer_options
 from mzplan.connectors.kafka.positions import KafkaPositions
-from mzplan.connectors.kafka.probe import compare_upstreams, identify
+from mzplan.connectors.kafka.probe import compare_upstreams, identify, named_topics, topics_in
 from mzplan.connectors.network.aws import require_packages
 from mzplan.connectors.network.tunnels import remote_tunnel
 from mzplan.endpoints.arrow import arrow_schema
@@ -118,13 +119,17 @@ class KafkaSource(KafkaPositions, SourceConnector):
     """Reads a topic from its start, its end or a point in time. The collection gets each record once."""
 
     position = "STRUCT<partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
+    position_of_topics = "STRUCT<topic: STRING, partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
     can_reposition = True
     has_cheap_loss = True
     keeps_positions = True
 
+    def position_of(self, variant: str) -> str:
+        return self.position_of_topics if variant == "topics" else self.position
+
     def probe(self, query: ResolvedQuery) -> Probe:
-        """Return the topic's identity, `{type, cluster_id, topic, topic_id, partitions}`. Also check its
-        schema in the registry, and the place for dead letters."""
+        """Return the identity of the topics (see `identify`). Also check their schema in the registry, and
+        the place for dead letters."""
         probe = self._probe.probe(query)
         if ROLE in query.connections:
             columns = record_columns(query.description.type, query.body)
@@ -145,14 +150,20 @@ class KafkaSource(KafkaPositions, SourceConnector):
     def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
         """Return a check that compares cluster and topic id. Spark's offsets contain neither: to Spark, a
         topic that was re-created while the query runs looks like a topic that has grown."""
-        recorded = query.checkpoint.upstream() if query.checkpoint is not None else None
-        if recorded is None:
+        checkpoint = query.checkpoint
+        recorded = checkpoint.upstream() if checkpoint is not None else None
+        if checkpoint is None or recorded is None:
             return None
+        known = recorded
 
         def check(_step: int) -> None:
+            nonlocal known
             found = identify(self._probe.client_of(query), query, False)
-            if (difference := self.compare(query, recorded, found)) is not None:
+            if (difference := self.compare(query, known, found)) is not None:
                 raise MzplanError(difference)
+            if topics_in(found).keys() > topics_in(known).keys():  # the pattern matches a new topic
+                checkpoint.record_upstream(found)
+                known = found
 
         return check
 
@@ -171,11 +182,17 @@ class KafkaSource(KafkaPositions, SourceConnector):
             )
         envelope = _envelope(query, columns, is_framed) if query.keys else None
         rows, parsed = _with_parser(rows, query, columns, envelope)
-        topic = f.lit(f"topic {body['topic']}, partition ")
+        several = "topic" not in body
+
+        def where(at: Any) -> Any:
+            topic = at["topic"] if several else f.lit(body["topic"])
+            partition = f.concat(f.lit(", partition "), at["partition"])
+            return f.concat(f.lit("topic "), topic, partition, f.lit(", offset "), at["offset"])
+
         records_read = Records(
             rows=rows,
-            position=f.struct("partition", "offset", "timestamp"),
-            where=lambda at: f.concat(topic, at["partition"], f.lit(", offset "), at["offset"]),
+            position=f.struct(*(("topic",) if several else ()), "partition", "offset", "timestamp"),
+            where=where,
             included=tuple((column, f.col(name)) for name, column in included.items()),
             envelope=envelope,
             original=_ORIGINAL if is_framed else "",
@@ -261,10 +278,17 @@ def record_options(query: ResolvedQuery) -> dict[str, str]:
 
 def stream_options(query: ResolvedQuery) -> dict[str, str]:
     body = query.body
-    options = record_options(query) | {"subscribe": body["topic"]} | _start(body["start_offsets"])
+    options = record_options(query) | subscription(body) | _start(body["start_offsets"])
     if "max_offsets_per_trigger" in body:
         options["maxOffsetsPerTrigger"] = str(body["max_offsets_per_trigger"])
     return options
+
+
+def subscription(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the option of Spark's Kafka reader that names the topics."""
+    if "topic_pattern" in body:
+        return {"subscribePattern": body["topic_pattern"]}
+    return {"subscribe": ",".join(named_topics(body))}
 
 
 def _start(start: str) -> dict[str, str]:
@@ -278,21 +302,25 @@ def _start(start: str) -> dict[str, str]:
 
 def _between(start: Any, end: Any) -> dict[str, str]:
     """Return Spark's options to read exactly the records between two offsets in one batch."""
-    (topic,) = end
-    partitions = sorted(map(int, end[topic]))
     # A partition added after `start` was read from its beginning.
-    first = {str(p): start.get(topic, {}).get(str(p), _EARLIEST) for p in partitions}
+    first = {
+        topic: {p: start.get(topic, {}).get(p, _EARLIEST) for p in partitions}
+        for topic, partitions in end.items()
+    }
     return {
-        "assign": json.dumps({topic: partitions}),
-        "startingOffsets": json.dumps({topic: first}),
+        "assign": json.dumps({topic: sorted(map(int, partitions)) for topic, partitions in end.items()}),
+        "startingOffsets": json.dumps(first),
         "endingOffsets": json.dumps(end),
     }
 
 
 def adoption_problems(source: AdoptingSource, position: Mapping[str, Any]) -> Iterator[str]:
     """Yield why the source can't continue from a query, which must have read only the source's topic."""
-    topics, topic = sorted(position), source.body["topic"]
+    topics, wanted = sorted(position), sorted(named_topics(source.body))
     if topics == ["logOffset"] or not all(isinstance(value, dict) for value in position.values()):
         yield "It doesn't read Kafka."
-    elif topics != [topic]:
-        yield f"It reads the topics {', '.join(topics)}, but the source reads {topic}."
+    elif "topic_pattern" in source.body:
+        if others := [t for t in topics if not re.fullmatch(source.body["topic_pattern"], t)]:
+            yield f"It reads the topics {', '.join(others)}, which don't match topic_pattern."
+    elif topics != wanted:
+        yield f"It reads the topics {', '.join(topics)}, but the source reads {', '.join(wanted)}."

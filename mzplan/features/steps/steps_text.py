@@ -113,7 +113,8 @@ def _partitions(start: Any, end: dict[str, dict[str, int]]) -> list[str]:
         for partition, last in sorted(partitions.items(), key=lambda item: int(item[0])):
             first = before.get(partition, "?" if start is None else 0)
             if first != last:
-                ranges.append(f"{partition}:{first}..{last}")
+                name = f"{topic}/{partition}" if len(end) > 1 else partition
+                ranges.append(f"{name}:{first}..{last}")
     return ranges
 
 

@@ -33,6 +33,8 @@ PORT = "host: localhost\n    port: "
 SASL = 'security: {sasl: {mechanism: PLAIN, username: a, password: "${env:P}"}}'
 START = "topic: orders\n    start_offsets: "
 INSTANCES = PROJECT + "instances: {prod: {type: cluster}, ci: {type: dry}}\n"
+TRANSLATED = "    on_upstream_change: translate-timestamp"
+LETTERS = "    on_error: dead-letter\n    dead_letter: {path: d}"
 MOVED = "topic: orders\n    lifecycle: {moved_from: orders}"
 REPLACED = "sources:\n  s:\n    type: local\n    schema: id INT\n    lifecycle: {replace: from-collection}\n"
 NO_READER = shop("files, path: ./lake", "aws") + "  x: {from: orders, connection: lake}\n"
@@ -92,6 +94,10 @@ CASES: list[tuple[str, ...]] = [
     ("sources: [a, b]\n", "1:1 MZ005", 'Wrong type for "sources"', "found a list"),
     ("- a\n- b\n", "1:1 MZ005", "Not a configuration file"),
     (shop("    topic: orders\n", ""), "11:3 MZ006", 'Missing key "topic"', "add `topic:`"),
+    (shop("topic: orders", "topic: orders\n    topics: [a]"), "14:5 MZ020", "Topics are named twice"),
+    (shop("topic: orders", "topics: [a]\n    topic_pattern: a"), "13:5 MZ020", "Topics are named twice"),
+    (shop("topic: orders", "topics: [a]\n" + TRANSLATED), "14:25 MZ020", "with several topics"),
+    (shop("topic: orders", "topic_pattern: 'a.*'\n" + LETTERS), "14:15 MZ020", "Dead letters of several"),
     ("connections:\n  k: {path: x}\n", "2:3 MZ006", 'Missing key "type"', "files, kafka, postgres"),
     (shop("    connection: shop_kafka\n", ""), "11:3 MZ006", 'Missing key "connection"'),
     (broker("security: {protocol: SSL, ssl: {certificate: a.pem}}"), "2:84 MZ006", "must be set together"),

@@ -75,6 +75,17 @@ def test_kafka_reads_up_to_the_offsets_of_its_first_start(tmp_path: Path) -> Non
     assert written.progress() == "complete"
 
 
+def test_kafka_reads_up_to_the_offsets_of_each_topic(tmp_path: Path) -> None:
+    written = Written(
+        tmp_path, "kafka", {"topics": ["t", "u"], "connection": "k", "max_offsets_per_trigger": 10}
+    )
+    written.start({"t": {"0": 30}, "u": {"0": 5}})
+    written.step(0, {"t": {"0": 20}, "u": {"0": 0}})
+    assert written.progress() == "20 of 35 records are read"
+    written.step(1, {"t": {"0": 40}, "u": {"0": 5}})
+    assert written.progress() == "complete"
+
+
 def test_without_a_limit_the_first_step_of_kafka_reads_everything(tmp_path: Path) -> None:
     written = Written(tmp_path, "kafka", KAFKA)
     written.start()
