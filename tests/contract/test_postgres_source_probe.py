@@ -12,7 +12,7 @@ import pytest
 
 from mzplan.connectors.postgres.source.connector import PostgresSource
 from mzplan.connectors.postgres.source.replication import ReplicationLink
-from mzplan.connectors.postgres.tables import table_sql
+from mzplan.connectors.postgres.statements import table_sql
 from mzplan.connectors.postgres.types import split_name
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from tests.contract.postgres_sources import Tables

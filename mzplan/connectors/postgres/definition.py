@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mzplan.connectors.api.connector import Ddl
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.postgres.problems import route
-from mzplan.connectors.postgres.tables import (
+from mzplan.connectors.postgres.statements import (
     allow_replication,
     grant,
     grant_on_database,

@@ -16,14 +16,8 @@ from mzplan.connectors.postgres.definition import key_of, table_privileges
 from mzplan.connectors.postgres.identity import Check, written_steps
 from mzplan.connectors.postgres.sink.staging import can_copy_straight, staging_shape
 from mzplan.connectors.postgres.sink.writer import writer_of
-from mzplan.connectors.postgres.tables import (
-    Connection,
-    Table,
-    grant,
-    grant_on_database,
-    grant_on_schema,
-    table_sql,
-)
+from mzplan.connectors.postgres.statements import grant, grant_on_database, grant_on_schema, table_sql
+from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import TargetColumn, shown, split_name
 from mzplan.model.diagnostics import Diagnostic
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.postgres.definition import PUBLIC, column_sql, columns_sql, key_of
 from mzplan.connectors.postgres.sink.writer import SETUP_LOCK
-from mzplan.connectors.postgres.tables import Connection, Table, find_table, table_sql
+from mzplan.connectors.postgres.statements import table_sql
+from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import (
     TargetColumn,
     altered_type,

@@ -21,7 +21,8 @@ from mzplan.connectors.api.upstreams import origin_of
 from mzplan.connectors.postgres.client import connect, open_conninfo
 from mzplan.connectors.postgres.problems import Problem
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
-from mzplan.connectors.postgres.tables import Connection, Table, create_publication, fetch_row, find_table
+from mzplan.connectors.postgres.statements import create_publication
+from mzplan.connectors.postgres.tables import Connection, Table, fetch_row, find_table
 from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import Column

@@ -11,14 +11,8 @@ from mzplan.connectors.postgres.identity import Check
 from mzplan.connectors.postgres.source.slots import own_columns, own_key
 from mzplan.connectors.postgres.source.upstream_problems import HIDDEN_ROWS
 from mzplan.connectors.postgres.source.values import is_readable, wanted_types
-from mzplan.connectors.postgres.tables import (
-    Connection,
-    Table,
-    grant,
-    grant_on_schema,
-    table_sql,
-    unique_indexes,
-)
+from mzplan.connectors.postgres.statements import grant, grant_on_schema, table_sql
+from mzplan.connectors.postgres.tables import Connection, Table, unique_indexes
 from mzplan.connectors.postgres.types import TargetColumn, quoted, shown
 from mzplan.model.diagnostics import Diagnostic
 

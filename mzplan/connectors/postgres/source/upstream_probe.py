@@ -17,14 +17,8 @@ from mzplan.connectors.postgres.source.slots import (
 )
 from mzplan.connectors.postgres.source.table_probe import TableCheck
 from mzplan.connectors.postgres.source.upstream_problems import NO_SLOT_LEFT, NO_WALSENDER, WAL_LEVEL
-from mzplan.connectors.postgres.tables import (
-    Connection,
-    Table,
-    allow_replication,
-    create_publication,
-    find_table,
-    table_sql,
-)
+from mzplan.connectors.postgres.statements import allow_replication, create_publication, table_sql
+from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import quoted, split_name
 from mzplan.model.diagnostics import Diagnostic
 
