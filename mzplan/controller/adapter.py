@@ -74,10 +74,9 @@ class StorageController:
         self._instances.add(id_)
 
     def drop_instance(self, id_: InstanceId) -> None:
-        """Forget an instance.
+        """Forget an instance. Raises IdentifierMissingError; InstanceInUseError if it is in use.
 
-        Raises IdentifierMissingError; InstanceInUseError while it has queries, or a runner whose lease hasn't
-        lapsed. The seed would leak an attached replica instead.
+        It is in use while it has queries or a live lease. The seed would leak an attached replica instead.
         """
         self._ensure_instance(id_)
         hosted = sorted(str(q.description.address) for q in self._hosted() if q.instance == id_)
@@ -92,12 +91,10 @@ class StorageController:
         self._instances.discard(id_)
 
     def connect_replica(self, id_: InstanceId, location: ReplicaLocation) -> int:
-        """Attach a runner, and return its new epoch.
+        """Attach a runner, and return its new epoch, which fences the former runner from its targets.
 
-        "If the storage instance is already attached to a replica, communication with that replica is severed
-        in favor of the new replica": the former runner finds its lease taken and stops its queries. The epoch
-        fences it from exactly-once targets. The queries resume from their checkpoints. Raises
-        IdentifierMissingError.
+        The former runner finds its lease taken, and stops its queries. They resume from their checkpoints.
+        Raises IdentifierMissingError.
         """
         self._ensure_instance(id_)
         epoch = self.kernel.lead(id_, location.owner)
@@ -119,18 +116,13 @@ class StorageController:
         return ((id_, self.collection(id_)) for id_ in sorted(self._collections))
 
     def migrate_collections(self, collections: Sequence[tuple[GlobalId, Desired]]) -> None:
-        """Migrate the storage of earlier versions of mzplan to the current layout. Idempotent.
-
-        Must be called with every collection before it is created. A query whose storage has the layout of a
-        later version doesn't start.
-        """
+        """Migrate the storage of collections to the current layout, before they are created. Idempotent."""
         self.kernel.migrate([collection.description.place for _, collection in collections])
 
     def create_collections(self, collections: Sequence[tuple[GlobalId, Desired]]) -> None:
-        """Install all these collections or none. Their queries start with the next `process`.
+        """Create or alter all these collections or none. Their queries start with the next `process`.
 
-        Alters a collection that exists; its query resumes from its checkpoint. Raises IdentifierReusedError
-        for an id of an export, or an id that is listed with two descriptions.
+        Raises IdentifierReusedError for an id of an export, or an id with two descriptions.
         """
         self.kernel.instances.require()
         wanted: dict[GlobalId, Desired] = {}
@@ -146,8 +138,7 @@ class StorageController:
     def drop_sources(self, ids: Sequence[GlobalId]) -> None:
         """Stop all these queries or none, and release their holds. Idempotent.
 
-        Their storage is reclaimed after `retain_dropped`. Raises IdentifierMissingError for an id that
-        neither this controller nor the durable history knows.
+        Their storage is reclaimed after `retain_dropped`. Raises IdentifierMissingError for an unknown id.
         """
         self._drop(ids, "source", self._collections)
 
@@ -166,11 +157,10 @@ class StorageController:
         return self.export(id_)
 
     def prepare_export(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
-        """Hold the since of a collection until the export is created.
+        """Hold the since of a collection until the export is created. Idempotent.
 
-        The export can then read all current steps. The hold is journalled, so that a crash doesn't leak it.
-        Preparing an export again returns the same token. Raises IdentifierMissingError for the collection,
-        IdentifierReusedError for an export id that belongs to a collection.
+        The hold is journalled, so that a crash doesn't leak it. Raises IdentifierMissingError for the
+        collection, IdentifierReusedError for an export id that belongs to a collection.
         """
         instance = self.kernel.instances.require()
         collection = self.collection(from_id)
@@ -189,10 +179,10 @@ class StorageController:
             self._consume([token])
 
     def create_exports(self, exports: Sequence[tuple[CreateExportToken, Desired]]) -> None:
-        """Install all these sinks or none. Their queries start with the next `process`.
+        """Create or alter all these exports or none. Their queries start with the next `process`.
 
-        Consumes the tokens: their holds pass to the exports. Alters an export that exists. Raises
-        IdentifierMissingError for a cancelled token, StorageError for a token of another collection.
+        Consumes the tokens: their holds pass to the exports. Raises IdentifierMissingError for a cancelled
+        token, StorageError for a token of another collection.
         """
         self.kernel.instances.require()
         wanted: dict[GlobalId, Desired] = {}
@@ -231,10 +221,7 @@ class StorageController:
     def append(self, commands: Sequence[AppendCommand]) -> Future[None]:
         """Append to local inputs and advance their uppers. The future is done when all steps are durable.
 
-        Updates must be at or above the input's upper, and below the new one. Each step between the two
-        becomes durable, even without rows. A keyed input takes the diffs +1 (adds or updates the row of its
-        key) and -1 (deletes the row); any other input takes +1 only. An append whose `key` was used before
-        writes nothing and succeeds. After an error, nothing was written.
+        An append whose `key` was used before writes nothing and succeeds. After an error, nothing is written.
 
         Raises IdentifierMissingError; UpdateBeyondUpperError for an update at or above the new upper;
         InvalidUppersError if another client has appended, even if its number of steps isn't decided yet;
@@ -268,11 +255,9 @@ class StorageController:
         return storage.snapshot(collection.place, as_of)
 
     def set_read_policy(self, policies: Sequence[tuple[GlobalId, ReadPolicy]]) -> None:
-        """Assign read policies to collections, in order.
+        """Assign read policies to collections, in order: all or none. The last policy of an id counts.
 
-        "Repeated identifiers should conclude with the last policy. Changing a policy will immediately
-        downgrade the read capability if appropriate, but it will not recover the read capability if the prior
-        capability is already ahead of it." If it raises IdentifierMissingError, it has assigned none.
+        Sinces move forward at once if the policy allows it, but never back. Raises IdentifierMissingError.
         """
         self.kernel.instances.require()
         for id_, _ in policies:
@@ -280,18 +265,13 @@ class StorageController:
         self.kernel.frontiers.set_policies(policies)
 
     def update_write_frontiers(self, updates: Sequence[tuple[GlobalId, Step]]) -> None:
-        """Advance the uppers of collections and exports to the values that their writers report.
-
-        An upper that isn't ahead of the known one is ignored. Read capabilities follow
-        (`update_read_capabilities`). Unknown ids are ignored, because a dropped query may still report.
-        """
+        """Advance the uppers of queries. Ignores unknown ids, and uppers that aren't ahead."""
         self.kernel.frontiers.advance(updates)
 
     def update_read_capabilities(self, updates: Mapping[GlobalId, Mapping[str, Step | None]]) -> None:
         """Move read capabilities of collections, by holder: forward to a step, or (None) release them.
 
-        If the since of a collection advances, storage follows at the next survey (`maintain_every`): it
-        merges small files and reclaims older steps. Unknown ids are ignored.
+        Storage follows at the next survey (`maintain_every`). Ignores unknown ids.
         """
         self.kernel.frontiers.move_holds(updates)
 
@@ -302,18 +282,13 @@ class StorageController:
         self.kernel.ready()
 
     def process(self) -> None:
-        """Process the work that is ready, and return soon. Must not be cancelled.
-
-        Starts, stops, checks and maintenance run on other threads. Raises NotAttachedError if the instance
-        has another runner; its queries here are then stopped.
-        """
+        """Take the next step of each query, and return soon. Raises NotAttachedError without the lease."""
         self.kernel.process()
 
     def reconcile_state(self) -> None:
         """Stop the queries of this project that no description claims, and log unclaimed storage.
 
-        Called after the first descriptions have been created. Queries of other projects are never stopped,
-        and no storage is removed (`mzplan state gc` does that).
+        Call it after the first descriptions have been created. It removes no storage.
         """
         self.kernel.stop_unclaimed()
 

@@ -22,9 +22,10 @@ from mzplan.controller.maintenance import Maintenance, TargetMaintenance
 from mzplan.controller.observations import InstanceOverview, QueryState
 from mzplan.controller.outages import STOP_CAUSE
 from mzplan.controller.queries import Queries
-from mzplan.controller.reconcile import Decision, Desired, Memory, Stop
+from mzplan.controller.reconcile import Decision, Desired, Stop
 from mzplan.controller.runs import EventQueue, takeover
 from mzplan.controller.storage import Storage
+from mzplan.controller.table import Row
 from mzplan.controller.terms import (
     Gate,
     GlobalId,
@@ -118,6 +119,8 @@ class Controller:
             known = self.frontiers.by_id
             self.frontiers.set_policies((i, p) for i, p in policies.items() if known[i].policy != p)
         self.wanted = {query.description.address: query for query in queries if query.instance == instance}
+        assert self.queries is not None
+        self.queries.follow(self.wanted)
         self.claimed = frozenset({*claimed, *(query.description.place for query in queries)})
         self.wake()
 
@@ -186,20 +189,22 @@ class Controller:
         if queries is None or not self._initialized:
             return InstanceOverview()
         wanted, decisions, counted = self.wanted, self.decisions, self.executor.query_counters()
-        active = [a for a, d in decisions.items() if d.run is not None or a in queries.in_flight]
+        in_flight = queries.in_flight
+        active = [a for a, d in decisions.items() if d.run is not None or a in in_flight]
         states, stall, tasks = {}, self.executor.stall(), self.executor.tasks_under_way()
         for address in dict.fromkeys([*wanted, *active]):
             query = wanted[address].description if address in wanted else None
+            row = queries.rows.get(address) or Row(address=address)
             states[address] = QueryState(
                 wanted=wanted.get(address),
                 decision=decisions.get(address),
-                memory=queries.memories.get(address) or Memory(),
-                upstream=queries.upstreams.get(address),
+                memory=row.memory,
+                upstream=row.upstream,
                 retained_steps=self.frontiers.describe_holds(query.id) if query is not None else None,
                 secret_problem=queries.secrets_in_use.problem(address, query) if query is not None else None,
                 last_step=self.frontiers.last_step(query) if query is not None else -1,
                 counters=queries.attempts.add_to(counted.get(address, Counters()), address),
-                task=tasks.get(address) or queries.tasks_under_way.get(address),
+                task=tasks.get(address) or row.task,
                 stall=stall if address in active else None,
             )
         digests, rotated = queries.secrets_in_use.digests(wanted)
@@ -241,18 +246,17 @@ class Controller:
             return
         if queries.takeover is None:
             queries.takeover = self._takeover()
-        wanted = self.wanted
-        self.decisions = queries.reconcile(wanted)
+        self.decisions = queries.reconcile()
         if self.instances.is_store_away and (overtaken := queries.overtaken()) is not None:
             self.instances.give_up(f"the target of {overtaken} shows that another runner leads")
             return
-        self._observe(wanted)
+        self._observe(self.wanted)
         queries.check_secrets()
         if self.instances.is_store_away:
             return  # another runner may need the storage that is due for removal or maintenance
         self.frontiers.maintain()
-        self.targets.start_due(self._running_sinks(wanted))
-        queries.reclaim(wanted, self.decisions)
+        self.targets.start_due(self._running_sinks(self.wanted))
+        queries.reclaim(self.decisions)
 
     def stop_unclaimed(self) -> None:
         """Stop the queries of this project that aren't wanted here, and log unclaimed storage."""

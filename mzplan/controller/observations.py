@@ -176,6 +176,7 @@ def observe(address: Address, query: QueryState) -> Observation:
         failures=memory.failures,
         upstream=query.upstream,
         held=query.hold_reason,
+        waits=query.decision.why if query.decision is not None else None,
         total_rows=last.total if last else None,
         last_rows=last.rows if last else None,
         last_batch_at=last.time if last else None,
@@ -287,4 +288,4 @@ def _instance_facts(status: Status) -> tuple[Any, ...]:
 def _query_facts(o: Observation) -> tuple[Any, ...]:
     of_run = (o.digest, o.wanted_digest, o.wanted_generation, o.condition, o.run_id)
     task = o.task.title if o.task is not None else None
-    return (*of_run, o.warning, o.error, o.held, o.at_fault, o.foreign_change, task)
+    return (*of_run, o.warning, o.error, o.held, o.waits, o.at_fault, o.foreign_change, task)

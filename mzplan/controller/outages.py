@@ -17,6 +17,7 @@ OVERTAKEN = "MZ068"  # the code of a target's error that names a higher epoch
 STOP_CAUSE = Cause(
     cause="runner", detail="the store doesn't answer, and this sink couldn't reject rows of another runner"
 )
+WAITS = "waiting for the store to answer"
 RESTART_CAUSE = Cause(cause="runner", detail="the store answers again")
 
 
@@ -39,7 +40,7 @@ def hold_in_outage(wanted: Description, accepted: Description | None) -> HeldQue
     `accepted`: the description that ran last.
     """
     if not is_fenced(wanted) or (accepted is not None and not is_fenced(accepted)):
-        return HeldQuery(condition="stopped", stop=STOP_CAUSE, restart=RESTART_CAUSE)
+        return HeldQuery(condition="stopped", stop=STOP_CAUSE, restart=RESTART_CAUSE, reason=WAITS)
     if accepted is not None and key_of(accepted) == key_of(wanted):
         return None
-    return HeldQuery()
+    return HeldQuery(reason=WAITS)

@@ -7,6 +7,8 @@ I/O, so every rule can be tested in microseconds.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mzplan.controller.executor import QueryName, QueryReport
@@ -26,7 +28,7 @@ COMMITTED_CHANGE = Cause(cause="change")
 _TAKEOVER = Cause(cause="runner", detail="its runner started")
 
 Key = tuple[str, int, str]  # id, generation, digest
-Reports = list[QueryReport]
+Reports = Sequence[QueryReport]
 
 BACKOFF = Retries()
 
@@ -75,6 +77,11 @@ class Memory:
     healthy_since: float | None = None
     started_here: bool = False
     retry_cause: Cause | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an attempt has failed, and another one is due at some time."""
+        return self.verdict is not None and not math.isinf(self.retry_at)
 
     @property
     def is_target_accepted(self) -> bool:
@@ -129,7 +136,9 @@ Command = Stop | Switch | Accept | Drop
 class Decision:
     """The next command (or None), the new memory, and the condition and run to report.
 
-    `held`: whether a gate keeps the query from starting.
+    - `held`: whether a gate keeps the query from starting.
+    - `is_postponed`: whether a job must end first, so that the memory doesn't change yet.
+    - `why`: why the query doesn't start although it should; None if nothing else is in its way.
     """
 
     command: Command | None
@@ -137,6 +146,8 @@ class Decision:
     condition: Condition
     run: QueryReport | None
     held: bool = False
+    is_postponed: bool = False
+    why: str | None = None
 
 
 def key_of(description: Description) -> Key:
@@ -148,7 +159,7 @@ def key_of(description: Description) -> Key:
     return (description.id, description.generation, description.digest)
 
 
-def decide(
+def next_step(
     address: Address,
     desired: Desired | None,
     reports: Reports,
@@ -157,7 +168,7 @@ def decide(
     backoff: Retries = BACKOFF,
     takeover: Cause = _TAKEOVER,
 ) -> Decision:
-    """Decide the next step for one address. `now` is in monotonic seconds.
+    """Return the next step for one address. `now` is in monotonic seconds.
 
     `takeover` is the cause when a query starts that another runner has run.
     """
@@ -314,7 +325,9 @@ def _decide_absent(
         command = Switch(
             address=address, description=fallback, stop=_names(reports), check=False, cause=cause
         )
-    return Decision(command=command, memory=memory, condition=memory.verdict or "failed", run=running)
+    why = "without attempts left" if math.isinf(memory.retry_at) else "waiting for its next attempt"
+    condition = memory.verdict or "failed"
+    return Decision(command=command, memory=memory, condition=condition, run=running, why=why)
 
 
 def _is_fallback_safe(fallback: Description, wanted: Description, memory: Memory) -> bool:
@@ -359,5 +372,5 @@ def is_run_of(report: QueryReport, key: Key) -> bool:
     return (report.name.generation, report.name.digest) == key[1:]
 
 
-def _names(reports: Reports | tuple[QueryReport, ...]) -> tuple[QueryName, ...]:
+def _names(reports: Reports) -> tuple[QueryName, ...]:
     return tuple(r.name for r in reports)

@@ -225,6 +225,7 @@ class HeldQuery:
     - `check`: whether the description is checked before it starts.
     - `stop`: why the query is stopped, if it is and runs; takes precedence over `description`.
     - `restart`: why the query starts once it isn't held any more, if it was stopped.
+    - `reason`: what the query waits for; "" if the gate reports it by itself (see Gates.reason).
     """
 
     description: Description | None = None
@@ -232,6 +233,7 @@ class HeldQuery:
     check: bool = True
     stop: Cause | None = None
     restart: Cause | None = None
+    reason: str = ""
 
 
 class Gate(Protocol):
@@ -249,3 +251,4 @@ class Gate(Protocol):
 
     def started(self, address: Address) -> None:
         """Record that a query has started. Called on a thread of its job."""
+        return

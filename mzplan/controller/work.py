@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mzplan.controller.claims import Claims
-from mzplan.controller.executor import CheckResult, QueryName, QueryReport
-from mzplan.controller.reconcile import Command, Decision, Desired, Memory, Stop, Switch, key_of
+from mzplan.controller.executor import CheckResult, QueryName
+from mzplan.controller.reconcile import Decision, Stop, Switch, key_of
 from mzplan.controller.secrets_in_use import SecretsInUse
+from mzplan.controller.table import Result
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.cause import CauseKind
@@ -53,73 +53,6 @@ class Attempts:
         return replace(counted, restarts=restarts, retries=retries, starts=dict(starts))
 
 
-class RunningIds:
-    """The ids that queries were started with, by query name.
-
-    A query's name doesn't identify its checkpoint. The name has the address, and the address may pass to
-    another resource while the query runs, for example by renaming. Queries never outlive this process, so
-    it knows the ids of all running queries.
-    """
-
-    def __init__(self) -> None:
-        self._ids: dict[QueryName, str] = {}
-
-    def record_start(self, name: QueryName, id_: str) -> None:
-        """Record the id of a query that is about to start. Thread-safe: it is a single assignment."""
-        self._ids[name] = id_
-
-    def stop_strangers(
-        self, address: Address, desired: Desired | None, reports: list[QueryReport], memory: Memory
-    ) -> Decision | None:
-        """Decide to stop queries at an address that run from another resource's checkpoint.
-
-        Returns None if there are no such queries. The accepted description stays in memory until they have
-        stopped, because they still write its storage.
-        """
-        if desired is None:
-            return None
-        wanted = desired.description.id
-        names = tuple(r.name for r in reports if self._ids.get(r.name, wanted) != wanted)
-        if not names:
-            return None
-        return Decision(
-            command=Stop(address=address, names=names),
-            memory=Memory(accepted=memory.accepted),
-            condition="starting",
-            run=None,
-        )
-
-    def addresses_by_id(
-        self, reports: Iterable[QueryReport], starting: Mapping[Address, str]
-    ) -> defaultdict[str, set[Address]]:
-        """Return the addresses that use each query's checkpoint, by the query's id.
-
-        `starting` has the ids of starts under way, which may take hours to appear in a report.
-        """
-        addresses: defaultdict[str, set[Address]] = defaultdict(set)
-        for report in reports:
-            if (id_ := self._ids.get(report.name)) is not None:
-                addresses[id_].add(report.name.address)
-        for address, id_ in starting.items():
-            addresses[id_].add(address)
-        return addresses
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """The result of a command.
-
-    - `problem`: None after success.
-    - `checked`: False if the check failed, so that nothing was stopped.
-    - `upstream`: the identity of the upstream, if a check found it.
-    """
-
-    command: Command
-    problem: Diagnostic | None = None
-    checked: bool = True
-    upstream: Any = None
-
-
 class Switcher:
     """Carries out commands on threads of its jobs, and wakes the controller when one has ended."""
 
@@ -128,7 +61,7 @@ class Switcher:
         self.secrets = controller.secrets
         self.claims = claims
         self.secrets_in_use = secrets_in_use
-        self.running_ids = RunningIds()
+        self.started_ids: dict[QueryName, str] = {}  # see World
         self.epoch = epoch
 
     def run(self, command: Stop | Switch) -> Result:
@@ -178,9 +111,8 @@ class Switcher:
         for name in command.stop:
             self.executor.stop(name)
         failpoint(Failpoint.RUNNER_STOPPED_OLD)
-        self.running_ids.record_start(
-            QueryName.of(self.controller.store.project, command.description), command.description.id
-        )
+        name = QueryName.of(self.controller.store.project, command.description)
+        self.started_ids[name] = command.description.id
         values = self.secrets_in_use.read(command.description)
         self.executor.start(command.description, self.secrets, self.epoch)
         self.secrets_in_use.record_start(command.address, values)

@@ -199,6 +199,7 @@ class Observation(RunFacts):
     - `foreign_change`: how another writer last changed rows of the query's collection; None if it didn't.
     - `held`: what the query waits for, in words: a canary (meanwhile the last accepted description runs), the
       runner of another instance that still has to stop the query, a new generation, or a first copy.
+    - `waits`: why the runner takes no step for the query now, in words, unless `held` says so.
     - `task`: the work that the start under way does first.
     """
 
@@ -233,6 +234,7 @@ class Observation(RunFacts):
     fault_since: float | None = field(default=None, metadata=SPARSE)
     counters: Counters | None = field(default=None, metadata=SPARSE)
     task: TaskProgress | None = field(default=None, metadata=SPARSE)
+    waits: str | None = field(default=None, metadata=SPARSE)
 
     @property
     def health(self) -> Condition:
@@ -329,6 +331,8 @@ class Status:
         seen = self.observations.get(address)
         if seen is not None and seen.task is not None:
             return f"doing its {seen.task.title}"
+        if seen is not None and seen.waits is not None:
+            return seen.waits
         if seen is None or seen.run_id is None:
             return "to be started"
         runs = (seen.generation, seen.digest) == (seen.wanted_generation, seen.wanted_digest)

@@ -99,9 +99,6 @@ class FirstCopies(Gate):
         copy = self._copies.get(query.place if query is not None else read.place)
         return f"waits for the first copy of {read.address}{through}{f': {copy.progress()}' if copy else ''}"
 
-    def started(self, address: Address) -> None:
-        """Do nothing: `hold` compares the accepted description."""
-
     def _is_complete(self, query: Description, copy: FirstCopy) -> bool:
         if not query.reads:
             is_empty = copy.begun and not copy.has_steps and self._has_started(query.place)

@@ -73,6 +73,3 @@ class Replacements(Gate):
         """Return which generation the query waits for, in words; None if it waits for none."""
         read = self.awaited_reads.get(address)
         return f"waits for generation {read.generation} of {read.address} to start" if read else None
-
-    def started(self, address: Address) -> None:
-        """Do nothing: `poll` finds which generations have started."""

@@ -15,8 +15,8 @@ from mzplan.controller.reconcile import (
     Stop,
     Switch,
     after_failure,
-    decide,
     key_of,
+    next_step,
 )
 from mzplan.model.address import Address
 from mzplan.schema.description import Description
@@ -40,7 +40,7 @@ def step(
     memory: Memory | None = None,
     now: float = 0.0,
 ) -> Decision:
-    return decide(A, Desired(description=wanted, paused=False), reports, memory or Memory(), now)
+    return next_step(A, Desired(description=wanted, paused=False), reports, memory or Memory(), now)
 
 
 def test_a_failed_fallback_is_not_restarted_in_a_hot_loop() -> None:

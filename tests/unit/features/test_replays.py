@@ -18,8 +18,8 @@ from mzplan.connectors.api.tasks import check_tasks, tasks_to_do
 from mzplan.connectors.kafka.client import Client
 from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.connectors.kafka.source import KafkaSource
-from mzplan.controller.queries import _as_committed
 from mzplan.controller.reconcile import Decision, Desired, Memory, Switch
+from mzplan.controller.table import as_committed
 from mzplan.features.steps.steps_text import render_steps
 from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.schema.description import describe
@@ -163,7 +163,7 @@ def test_only_tasks_of_the_committed_description_run(tmp_path: Path) -> None:
     for description, tasks in ((wanted, (REPLAY,)), (other, ())):
         switch = Switch(address=wanted.address, description=description, stop=(), check=True)
         decision = Decision(command=switch, memory=Memory(), condition="starting", run=None)
-        command = _as_committed(decision, Desired(description=wanted, paused=False)).command
+        command = as_committed(decision, Desired(description=wanted, paused=False)).command
         assert isinstance(command, Switch) and command.description.tasks == tasks
 
 

@@ -14,7 +14,7 @@ from mzplan.cli.apply import applied_to_json
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.observations import QueryState
 from mzplan.controller.observations import observe as observe_query
-from mzplan.controller.reconcile import Desired, Memory, Switch, decide, key_of
+from mzplan.controller.reconcile import Desired, Memory, Switch, key_of, next_step
 from mzplan.features.backfill import plan_backfill
 from mzplan.features.replay import plan_letters, plan_replay
 from mzplan.features.state.edit_plans import plan_rollback
@@ -284,7 +284,7 @@ def test_a_backfill_after_a_rollback_of_another_one_is_done(state: State) -> Non
     facts: dict[str, Any] = {"query_id": "q", "run_id": "r", "active": True, "triggered": True}
     report = QueryReport(name=QueryName.of("shop", ran), **facts, tasks_done=done(2))
     wanted = Desired(description=describe(record, second.resources), paused=False)
-    decision = decide(ORDERS, wanted, [report], Memory(target=key_of(ran), accepted=ran), 0.0)
+    decision = next_step(ORDERS, wanted, [report], Memory(target=key_of(ran), accepted=ran), 0.0)
     assert isinstance(decision.command, Switch) and decision.command.description == wanted.description
     reason = change_of(plan_between(first, second), "source.orders").reason
     assert reason == "a backfill from 2026-11-23T06:00:00Z to 2026-11-23T07:00:00Z"

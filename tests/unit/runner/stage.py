@@ -27,6 +27,7 @@ from mzplan.runner.loop import Runner
 from mzplan.schema.description import Description, describe
 from mzplan.secrets.policy import SecretValues
 from mzplan.store.backends.local import LocalBackend
+from mzplan.store.limits import write_limit
 from mzplan.store.store import Store
 from tests.runners import runner_in_memory
 from tests.unit.runner.stage_engine import Faults, RecordingExecutor, SteppedJobs, generation_of, named
@@ -134,6 +135,10 @@ class Stage:
         after = edit(replace(before, serial=self.committed.serial + 1), edits)
         self._client.commit(after, self.committed)
         self.committed = after
+
+    def parallelism(self, number: int) -> None:
+        """Let the next commit start this number of queries at once."""
+        write_limit(self._client, self.committed.serial + 1, number)
 
     def fail(self, errors: Mapping[str, str]) -> None:
         """Let running queries fail with an error, `CODE text`; without one, somebody stopped them by hand."""
@@ -307,8 +312,8 @@ def _facts(seen: Observation) -> tuple[str | None, ...]:
         "runs as before" if is_outdated else None,
         seen.error_code,
         f"{seen.failures} failures" if seen.failures > 1 else None,
-        seen.held,
-        seen.task,
+        seen.held or seen.waits,
+        seen.task.title if seen.task is not None else None,
         f"{seen.at_fault} is at fault" if seen.at_fault is not None else None,
     )
 

@@ -50,7 +50,8 @@ def test_long_backfills_delay_nothing_else(narrow: World) -> None:
         assert len(slow.begun) == 2  # and no more of them at once
         assert not narrow.jobs.is_full("start")
         stages = [narrow.status().start_stage(Address("source", name)) for name in long]
-        assert sorted(stages) == [f"doing its {TASK}", f"doing its {TASK}", "to be started"]
+        waits = "waiting for a thread: as many one-off tasks as allowed are under way"
+        assert sorted(stages) == [f"doing its {TASK}", f"doing its {TASK}", waits]
         assert re.search(rf"\nsource\.., source\..: its {TASK} will begin\n", status_text(narrow))
         progress = TaskProgress(title=str(TASK), since=100.0, text="writing step 7")
         narrow.executor.tasks[Address("source", "a")] = progress
