@@ -1,7 +1,7 @@
-"""Fixtures for all tests. Servers start when the first test asks for one, so tests/unit never waits for any.
+"""Fixtures for all tests. A server starts when the first test asks for it, so tests/unit waits for none.
 
-No test is skipped for want of a server: if one can't start, the tests that need it are errors. Under
-pytest-xdist each worker process has servers of its own. What they have started ends with them (`reaper`).
+If a server can't start, the tests that need it are errors; no test is skipped. Under pytest-xdist, each
+worker process has its own servers. `reaper` ends every process that a run of tests has started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 SHORT = ("test_failpoints.py",)
 
 start_quickly(os.environ)
-os.environ.setdefault("MZPLAN_SECRETS_KEY", "the key of digests, in tests only")  # none in the home
+os.environ.setdefault("MZPLAN_SECRETS_KEY", "the key of digests, in tests only")  # not the user's
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,14 +40,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; children inherit it
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # A shell sets this for background jobs.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not hasattr(config, "workerinput"):  # else pytest-xdist has started this process: it is marked already
+    if not hasattr(config, "workerinput"):  # A worker of pytest-xdist already has the mark.
         reaper.watch()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests of whole folders. The Makefile says which marks a target runs."""
+    """Mark the tests of whole folders. The Makefile selects tests by these marks."""
     folder = _folder(item)
     if folder == "faults":
         item.add_marker("nightly")
@@ -56,7 +56,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests come first. Many short ones come last, so that no worker is left alone with a long one."""
+    """Put quick tests first, and files of many short tests last, so that all workers end together."""
     items.sort(key=lambda item: (item.path.name in SHORT, _folder(item) not in QUICK))
 
 
@@ -66,7 +66,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What was imported and collected stays to the end: no collection of garbage looks at it again."""
+    """Exclude everything that is loaded by now from garbage collection, because it stays to the end."""
     gc.collect()
     gc.freeze()
 
@@ -78,13 +78,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SessionSched
 
 @pytest.fixture(autouse=True)
 def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test has resolved is not blotted out of the output of the next."""
+    """Forget the secrets that other tests resolved, so that they aren't masked in this test's output."""
     monkeypatch.setattr("mzplan.secrets.resolved._values", {})
 
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """The session's broker, shared by all tests. A test that stops it may leave it so (see ``topic``)."""
+    """Return the session's broker. A test may leave it stopped, because ``topic`` starts it again."""
     from examples.servers import KafkaBroker
 
     yield from _running(KafkaBroker(tmp_path_factory.mktemp("kafka")))
@@ -92,7 +92,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """The session's PostgreSQL server, shared by all tests. A test that stops it may leave it so."""
+    """Return the session's PostgreSQL server. A test may leave it stopped: ``database`` starts it again."""
     from examples.servers import PostgresServer
 
     yield from _running(PostgresServer(tmp_path_factory.mktemp("postgres")))
@@ -107,7 +107,7 @@ def _other_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
 
 @pytest.fixture
 def own_kafka(_other_kafka: KafkaBroker) -> Iterator[KafkaBroker]:
-    """Another cluster than ``kafka``, empty and on both listeners, that a test may stop, move or kill."""
+    """Return a second, empty Kafka cluster with two listeners, which a test may stop, move or kill."""
     from examples.servers import delete_topic
     from examples.servers.ports import answers
     from examples.servers.topics import admin
@@ -123,7 +123,7 @@ def own_kafka(_other_kafka: KafkaBroker) -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 def own_postgres(tmp_path: Path) -> Iterator[PostgresServer]:
-    """A new PostgreSQL server for one test, with a system identifier and a port of its own."""
+    """Return a new PostgreSQL server for one test, with its own system identifier and port."""
     from examples.servers import PostgresServer
 
     yield from _running(PostgresServer(tmp_path / "own-postgres"))
@@ -131,7 +131,7 @@ def own_postgres(tmp_path: Path) -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def sshd_servers(tmp_path: Path) -> Iterator[Callable[[str], SshServer]]:
-    """``sshd_servers("inner")``: a new server for one test, OpenSSH's, running, that lets nobody in yet."""
+    """Return a function: ``sshd_servers("inner")`` starts OpenSSH's server, without any authorized key."""
     from examples.servers import SshServer
 
     yield from _ssh(lambda name: SshServer(tmp_path / f"ssh-{name}"))
@@ -139,7 +139,7 @@ def sshd_servers(tmp_path: Path) -> Iterator[Callable[[str], SshServer]]:
 
 @pytest.fixture
 def ssh_servers() -> Iterator[Callable[[str], AsyncSshServer]]:
-    """The same with asyncssh's, in the test's process."""
+    """Return a function: ``ssh_servers("inner")`` starts asyncssh's server in the test's process."""
     from tests.servers.ssh import AsyncSshServer
 
     yield from _ssh(lambda _: AsyncSshServer())
@@ -147,17 +147,17 @@ def ssh_servers() -> Iterator[Callable[[str], AsyncSshServer]]:
 
 @pytest.fixture
 def topic(kafka: KafkaBroker, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
-    """``topic()`` creates a topic and returns its name, which no other test has.
+    """Return a function that creates a topic with a unique name, and returns the name.
 
     ``topic("orders", partitions=3, config={"cleanup.policy": "compact"})``: the name begins with the first
-    argument, by default the test's name. The topics are deleted after the test.
+    argument, which defaults to the test's name. The topics are deleted after the test.
     """
     from examples.servers import create_topic, delete_topic
 
     made: list[str] = []
 
     def create(prefix: str | None = None, partitions: int = 2, config: dict[str, str] | None = None) -> str:
-        kafka.start()  # if the test before this one has left it down
+        kafka.start()  # An earlier test may have stopped it.
         name = _unique(prefix or request.node.name, separator="-")
         create_topic(kafka.bootstrap, name, partitions, config=config)
         made.append(name)
@@ -171,15 +171,15 @@ def topic(kafka: KafkaBroker, request: pytest.FixtureRequest) -> Iterator[Callab
 
 @pytest.fixture
 def database(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
-    """``database()`` creates an empty database and returns its name, which no other test has.
+    """Return a function that creates an empty database with a unique name, and returns the name.
 
-    ``database("shop")``: the name begins with the argument, by default the test's name; its address is
-    ``postgres.dsn(name)``. The databases are dropped after the test, with their replication slots.
+    ``database("shop")``: the name begins with the argument, which defaults to the test's name. Connect with
+    ``postgres.dsn(name)``. The databases and their replication slots are dropped after the test.
     """
     made: list[str] = []
 
     def create(prefix: str | None = None, encoding: str = "UTF8") -> str:
-        postgres.start()  # if the test before this one has left it down
+        postgres.start()  # An earlier test may have stopped it.
         name = _unique(prefix or request.node.name, separator="_")
         postgres.create_database(name, encoding)
         made.append(name)
@@ -196,7 +196,7 @@ def _folder(item: pytest.Item) -> str:
 
 
 def _running(server: Server) -> Iterator[Server]:
-    """Start a server; at the end, stop it and remove its data."""
+    """Start a server, and stop it and remove its data at the end."""
     try:
         server.start()
         yield server
@@ -218,6 +218,6 @@ def _ssh(of: Callable[[str], Ssh]) -> Iterator[Callable[[str], Ssh]]:
 
 
 def _unique(prefix: str, *, separator: str) -> str:
-    """A name for Kafka and PostgreSQL alike: short enough (63) and of characters that need no quotes."""
+    """Return a name that Kafka and PostgreSQL accept without quotes, of at most 63 characters."""
     plain = re.sub(r"[^a-z0-9]+", separator, prefix.lower().removeprefix("test_")).strip(separator)
     return f"{plain[:40]}{separator}{next(_numbers)}"

@@ -1,4 +1,4 @@
-"""A server on loopback that takes run events as an OpenLineage server does, or does what one may do."""
+"""An HTTP server on loopback that receives run events like an OpenLineage server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 def answer(status: int, **headers: str) -> Answer:
-    """An answer without a body."""
+    """Return a function that answers a request without a body."""
 
     def write(request: BaseHTTPRequestHandler) -> None:
         request.send_response(status)
@@ -43,7 +43,7 @@ def answer(status: int, **headers: str) -> Answer:
 
 
 class Collector:
-    """What came: events, and the header Authorization of each (None: there was none)."""
+    """The events that the server received, and their Authorization headers (None if there was none)."""
 
     def __init__(self, port: int):
         self.url = f"http://127.0.0.1:{port}"
@@ -53,13 +53,13 @@ class Collector:
         self.paths: list[str] = []
 
     def of(self, job: str) -> list[dict[str, Any]]:
-        """The events of one job, in order."""
+        """Return the events of one job, in order."""
         return [event for event in list(self.events) if event["job"]["name"] == job]
 
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """One that answers, until the end of the block."""
+    """Run a server until the end of the block."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -85,8 +85,7 @@ def collecting() -> Iterator[Collector]:
 
 
 def check_event(event: dict[str, Any]) -> None:
-    """By the schemas of the specification: the event, and each facet by the one that it names itself. Raises
-    jsonschema.ValidationError."""
+    """Validate an event, and each facet by the schema that it names. Raises jsonschema.ValidationError."""
     _validator(f"{SPEC}#/$defs/RunEvent").validate(event)
     for facet in _facets(event):
         _validator(facet["_schemaURL"]).validate(facet)

@@ -1,4 +1,4 @@
-"""What a Structured Streaming query leaves, without Spark: a checkpoint, and a Delta table that names it."""
+"""Writes the checkpoint and the Delta table of a Structured Streaming query, without Spark."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ def leave(
     writer: str = QUERY,
     columns: dict[str, list[Any]] | None = None,
 ) -> Path:
-    """`offsets`: each micro-batch that was planned. `done`: the last one that was noted down as done; `has`:
-    the last one in the table, written by `writer`."""
+    """Write a query's checkpoint and table into a folder.
+
+    `offsets`: the offsets of each planned micro-batch.
+    `done`: the last micro-batch in the commit log.
+    `has`: the last micro-batch in the table, which `writer` wrote.
+    """
     import pyarrow
     from deltalake import CommitProperties, Transaction, write_deltalake
 

@@ -1,5 +1,8 @@
-"""Programs that no package of Python brings. A test that needs one is marked `programs`, and runs in
-`make nightly` or `make smoke`. No other test finds them, so `make test` passes on a machine without them."""
+"""Programs that aren't in a Python package. A test that needs one is marked `programs`.
+
+These tests run in `make nightly` or `make smoke`. The other tests run with a PATH without these programs, so
+`make test` passes on a machine that doesn't have them.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDERS = {"browser", "editors"}
-"""Folders of tests that all need one."""
-
+FOLDERS = {"browser", "editors"}  # Every test in them needs such a program.
 HIDDEN = {
     *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
     *("git", "node", "npm", "openssl", "prometheus", "promtool", "ssh", "ssh-keygen", "sshd"),
@@ -23,14 +24,14 @@ HIDDEN = {
 
 
 def set_path(item: pytest.Item) -> None:
-    """What the test, and the servers that start for it, find on the PATH."""
+    """Set the PATH of a test and of the servers that start for it."""
     whole, bare = _paths()
     os.environ["PATH"] = whole if item.get_closest_marker("programs") else bare
 
 
 @cache
 def _paths() -> tuple[str, str]:
-    """The PATH as it was given, and the same without those programs: links to what is beside them."""
+    """Return the PATH as it was given, and a PATH without the hidden programs."""
     whole = os.environ["PATH"]
     return whole, os.pathsep.join(map(_without, whole.split(os.pathsep)))
 
@@ -41,7 +42,7 @@ def _without(folder: str) -> str:
         return folder
     links = tempfile.TemporaryDirectory(prefix="mzplan-path-")
     atexit.register(links.cleanup)
-    Path(links.name).chmod(0o755)  # servers run as another user
+    Path(links.name).chmod(0o755)  # Servers run as another user.
     for program in Path(folder).iterdir():
         if program.name not in HIDDEN:
             (Path(links.name) / program.name).symlink_to(program)
@@ -49,14 +50,16 @@ def _without(folder: str) -> str:
 
 
 def skip_without(missing: str | None) -> None:
-    """Skip the test on a machine that is missing something; in CI, the test runs and is an error."""
+    """Skip the test on a machine where something is missing. In CI, the test runs and is an error."""
     if missing and not os.environ.get("CI"):
         pytest.skip(f"{missing}; in CI this is an error")
 
 
 def npm_modules(locked: Path, folder: Path, what: str) -> Path:
-    """Install by npm what the lock file of one folder says into another; return its node_modules. Raises
-    RuntimeError that names `what`."""
+    """Install the packages of a folder's lock file into another folder, and return its node_modules.
+
+    Raises RuntimeError, which names `what`.
+    """
     for name in ("package.json", "package-lock.json"):
         shutil.copy(locked / name, folder / name)
     done = subprocess.run(

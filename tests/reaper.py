@@ -1,8 +1,8 @@
-"""Nothing that a run of tests has started outlives it, however it ends: orderly, interrupted or killed.
+"""Ends every process that a run of tests has started, even if the run was interrupted or killed.
 
-Every process inherits the environment of the one that starts it: so do servers, JVMs and runners that left
-pytest's session and its parents. The run's mark is in that environment, and a process that waits for
-pytest's end (this file as a script) kills what has the mark. Linux only: elsewhere nobody looks.
+A process inherits the environment of its parent; this includes servers, JVMs and runners that left pytest's
+session. `watch` puts a mark into pytest's environment, and starts this file as a script. The script waits
+until pytest ends, then kills all processes that have the mark. This works only on Linux.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from collections.abc import Iterator
 from pathlib import Path
 
 VARIABLE = "MZPLAN_TESTS_OF_RUN"
-GRACE_S = 2.0  # for what ends by itself, as workers of pytest-xdist do
+GRACE_S = 2.0  # Workers of pytest-xdist end by themselves in this time.
 LIMIT_S = 60.0
 
 
 def watch() -> None:
-    """Mark what this process will start. A run that a test of another one starts has the marks of both."""
+    """Mark the processes that this process will start. A run inside a test has the marks of both runs."""
     if sys.platform != "linux":
         return
     mark = f"{os.environ.get(VARIABLE, '')}/{uuid.uuid4().hex}"
     os.environ[VARIABLE] = mark
     command = (sys.executable, "-ISB", __file__, mark, str(os.getpid()))
-    # Without the mark, and where no signal of the terminal arrives. Its one line goes to pytest's own stderr.
+    # The script has no mark and no terminal, so neither the script itself nor Ctrl-C ends it.
     subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env={}, start_new_session=True
     )
 
 
 def _marked(mark: str) -> Iterator[tuple[int, int]]:
-    """The processes that have the mark, each with a file descriptor that stands for no later process."""
+    """Yield the pids of the marked processes, each with a pidfd, which no later process can take over."""
     start = f"{VARIABLE}={mark}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             process = os.pidfd_open(int(folder.name))
         except OSError:
-            continue  # it has ended
+            continue  # The process has ended.
         try:
             environment = (folder / "environ").read_bytes().split(b"\0")
             if any(one == start or one.startswith(start + b"/") for one in environment):
                 yield int(folder.name), process
         except OSError:
-            pass  # somebody else's, or ended
+            pass  # The process has ended, or belongs to another user.
         finally:
             os.close(process)
 
 
 def _reap(mark: str) -> set[int]:
-    """End all that have the mark; returns the pids of those that had to be killed."""
+    """End all marked processes. Returns the pids of those that had to be killed."""
     killed: set[int] = set()
     begin = time.monotonic()
     while (spent := time.monotonic() - begin) < LIMIT_S:
@@ -75,7 +75,7 @@ def _reap(mark: str) -> set[int]:
 def _main(mark: str, pytest: int) -> None:
     try:
         watched = os.pidfd_open(pytest)
-        if os.getppid() == pytest:  # else it has ended, and the number may be another's by now
+        if os.getppid() == pytest:  # Otherwise pytest has ended, and another process may have its pid.
             select.select([watched], [], [])
     except ProcessLookupError:
         pass

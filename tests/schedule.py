@@ -1,6 +1,9 @@
-"""Which worker of pytest-xdist runs which file, and when. Quick ones come first, so that what is broken shows
-early; then those that use Spark, each where the session is that it uses; then kills, which take longest. Of
-equals, the longest comes first, so that no worker is alone with it at the end."""
+"""The order in which pytest-xdist's workers run test files.
+
+Quick files come first, so that a broken build fails early. Then come files that use Spark, each on the worker
+that already has the Spark session that the file needs. The tests that kill processes come last. Within a
+group, the longest file comes first, so that no worker runs it alone at the end.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ IN_PROCESS = re.compile(r"\blab: Lab\b|\bon_spark\b")
 SHARED_PROJECT = re.compile(r"\bproject: Project\b|\bshop: OrdersShop\b")
 OWN_PROJECT = re.compile(r"\bProject\(")
 
-
+# The folders of tests that need no server and no Spark.
 QUICK = {"unit", "cases"}
-"""The folders of tests that need no server and no Spark."""
 
+# How long the longest files that use Spark take in `make test`, as `--junitxml` records it.
 SECONDS = {
     "views/test_views.py": 150,
     "integration/test_pipeline.py": 125,
@@ -41,14 +44,14 @@ SECONDS = {
     "spark/test_spark_postgres.py": 20,
     "spark/test_spark_kafka_and_files_sinks.py": 20,
 }
-"""How long the longest files that use Spark take in `make test` (`--junitxml` records it)."""
 
 
 class SessionScheduling(LoadFileScheduling):
-    """`--dist loadfile`, but quick files come first. Then a worker that has a Spark session goes on with the
-    files that use it, and with long files that start a Spark of their own; one that has none takes a file for
-    the session that the fewest workers have. Files of tests/faults come next. Otherwise the longest first,
-    then as collected."""
+    """`--dist loadfile` in the order that this module describes.
+
+    A worker with a Spark session takes the files that use this session, and long files that start their own
+    Spark. A worker without a session takes a file for the session that the fewest workers have.
+    """
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         self.workqueue.move_to_end(self._next(node), last=False)
@@ -73,7 +76,7 @@ class SessionScheduling(LoadFileScheduling):
 
 
 def sessions_of(files: Iterable[str]) -> frozenset[str]:
-    """The Spark sessions that test files use: "lab", that of the test's process, or "project"."""
+    """Return the Spark sessions that test files use: "lab" (in the test's process) or "project"."""
     return frozenset().union(*map(_sessions, files))
 
 

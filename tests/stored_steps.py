@@ -1,5 +1,7 @@
-"""A source's or sink's storage, written file by file as Spark writes it, so that what reads it can be tested
-without Spark (that it is so, tests/integration/test_steps.py shows)."""
+"""Writes the storage of sources and sinks as Spark does, so that tests can read it without Spark.
+
+tests/integration/test_steps.py shows that Spark writes the same files.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class StoredSource:
         self.collection = Path(collection_path(str(warehouse), *self.place))
         columns = schema or pa.schema([("id", pa.int64()), ("name", pa.string())])
         self.schema = columns.append(pa.field("_position", POSITION))
-        self.int96 = False  # whether timestamps are stored as Spark stores them
+        self.int96 = False  # Store timestamps as INT96, as Spark does.
         self.offset = 0
         self.step = 0
         self._operate("CREATE TABLE", {"protocol": _PROTOCOL}, self._metadata())
@@ -64,13 +66,13 @@ class StoredSource:
         offsets(self.checkpoint, self.step, {"orders": {"0": self.offset}})
 
     def pass_over(self) -> None:
-        """The next step writes nothing: not even a version of the table."""
+        """Run a step that writes nothing, not even a version of the table."""
         self.plan([])
         commit(self.checkpoint, self.step)
         self.step += 1
 
     def run(self, rows: Sequence[Row], *, seen_through: bool = True, files: int = 1) -> ContentHash:
-        """The next step: planned, added to the table and (unless a crash came first) seen through."""
+        """Run a step: log its offsets, add its rows and, unless `seen_through` is false, commit it."""
         first = self.offset
         self.plan(rows)
         placed = [
@@ -100,8 +102,7 @@ class StoredSource:
         return content_hash([table])
 
     def change(self, rows: Sequence[Row], *changes: tuple[str, Row]) -> None:
-        """The next step of a keyed collection: one MERGE, which adds rows and, where it changes any that are
-        there, says in a file of the change feed what became of each."""
+        """Run a step of a keyed collection: one MERGE that adds rows and logs `changes` in its feed."""
         self.plan([*rows, *changes])
         actions: list[dict[str, Any]] = []
         feed = self.schema.append(pa.field("_change_type", pa.string()))
@@ -122,13 +123,13 @@ class StoredSource:
         self.step += 1
 
     def alter(self, *columns: pa.Field) -> None:
-        """A version that holds no step, and adds columns."""
+        """Commit a version that belongs to no step and adds columns."""
         for column in columns:
             self.schema = self.schema.insert(len(self.schema) - 1, column)
         self._operate("ADD COLUMNS", *([self._metadata()] if columns else []))
 
     def merge(self) -> None:
-        """A version with the rows of the one before it in one file (OPTIMIZE)."""
+        """Commit a version with the same rows in one file, as OPTIMIZE does."""
         table = DeltaTable(str(self.collection))
         paths = [Path(uri) for uri in table.file_uris()]
         whole = pa.concat_tables([parquet.read_table(path) for path in paths], promote_options="default")
@@ -142,11 +143,11 @@ class StoredSource:
         )
 
     def delete(self, file: str) -> None:
-        """A version by another writer, with the rows of this file deleted."""
+        """Commit a version of another writer that deletes the rows of this file."""
         self._operate("DELETE", {"remove": {"path": file, "dataChange": True, "deletionTimestamp": 4}})
 
     def insert(self, rows: Sequence[Row], *, writer: str | None = None) -> None:
-        """A version by another writer, which adds these rows. `writer`: the id of a streaming query."""
+        """Commit a version of another writer that adds these rows. `writer`: the id of a streaming query."""
         name = f"part-00000-foreign-{self.version}.snappy.parquet"
         parquet.write_table(pa.Table.from_pylist(list(rows), schema=self.schema), self.collection / name)
         transaction = [{"txn": {"appId": writer, "version": 57}}] if writer is not None else []
@@ -154,7 +155,7 @@ class StoredSource:
         self._operate("WRITE", *transaction, {"add": _add(name, 1, stats=stats)})
 
     def update(self, rows: Sequence[Row], changes: Sequence[tuple[str, Row]]) -> None:
-        """A version by another writer, with its change feed."""
+        """Commit a version of another writer, with its change feed."""
         name = f"cdc-{self.version}.snappy.parquet"
         feed = self.schema.append(pa.field("_change_type", pa.string()))
         listed = [{**row, "_change_type": type_} for type_, row in changes]
@@ -168,7 +169,7 @@ class StoredSource:
             (self.collection / "_delta_log" / f"{version:020}.json").unlink()
 
     def vacuum(self) -> None:
-        """The version in which Delta says that it has removed what no version needs; removes nothing."""
+        """Commit the version that Delta writes after VACUUM. Removes no file."""
         self._operate("VACUUM END")
 
     def _metadata(self) -> dict[str, Any]:
@@ -193,11 +194,11 @@ class StoredSource:
         )
 
     def data(self, step: int) -> list[Path]:
-        """The files of a step."""
+        """Return the files of a step."""
         return sorted(self.collection.glob(f"part-*-{step}-c000.snappy.parquet"))
 
     def _operate(self, operation: str, *actions: dict[str, Any], **more: dict[str, str]) -> None:
-        """Commit an operation's actions, each step a second later than the one before."""
+        """Commit an operation's actions. Each step is a second later than the step before it."""
         info = {"operation": operation, "timestamp": 1795244169143 + self.step * 1000, **more}
         log = self.collection / "_delta_log"
         log.mkdir(parents=True, exist_ok=True)
@@ -221,7 +222,7 @@ class StoredSink:
     def run(
         self, version: int, index: int = -1, *, starting: bool = False, seen_through: bool = True
     ) -> None:
-        """The next step: up to before file `index + 1` of a version."""
+        """Run a step that ends before file `index + 1` of a version."""
         place = {"reservoirVersion": version, "index": index, "isStartingVersion": starting}
         offsets(self.checkpoint, self.step, {"sourceVersion": 1, "reservoirId": TABLE, **place})
         if seen_through:

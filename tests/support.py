@@ -1,4 +1,4 @@
-"""A project on disk, driven as a person would: through the command line."""
+"""A project on disk that a test drives through the command line, and helpers for the servers behind it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
 
 Make = Callable[..., str]  # the fixtures `topic` and `database`: each call makes one, and returns its name
 APPLY_SECONDS = 240  # the first apply starts Spark on a busy machine
-# These never start a runner, which must not be a child of the tests. The others do if none is alive.
+# These commands never start a runner. The other commands start one if none is alive, and a runner must not be
+# a child of the test's process.
 LOOKING = {"drift", "graph", "plan", "show", "snapshot", "status", "steps", "validate"}
-# `verify` opens a session of Spark, whose JVM lacks the jars that later tests of this process need.
+# `verify` opens a Spark session without the jars that later tests of this process need.
 APART = {"down", "verify"}
 
 
 class Project:
-    """A folder with a mzplan.yaml, and the commands on it."""
+    """A folder with an mzplan.yaml, and the commands that a test runs in it."""
 
     def __init__(self, folder: Path, name: str = "shop", environment: Mapping[str, str] | None = None):
         self.folder = folder
@@ -47,18 +48,18 @@ class Project:
         )
 
     def serve_metrics(self, port: int) -> None:
-        """Have its runner do so, once it starts."""
+        """Set the port on which the project's runner serves metrics. Call it before the runner starts."""
         self.metrics_port = port
         with (self.folder / "mzplan.yaml").open("a") as settings:
             settings.write(f"instances: {{local: {{type: embedded, metrics: {{port: {port}}}}}}}\n")
 
     def report_runs(self, url: str) -> None:
-        """Have its runner send run events, once it starts."""
+        """Set the URL to which the project's runner sends run events. Call it before the runner starts."""
         with (self.folder / "mzplan.yaml").open("a") as settings:
             settings.write(f"lineage: {{url: '{url}', namespace: tests}}\n")
 
     def write(self, name: str, text: str) -> Path:
-        """Declare resources in a file of their own."""
+        """Write a file that declares resources."""
         path = self.folder / f"{name}.yaml"
         path.write_text(text)
         return path
@@ -66,7 +67,7 @@ class Project:
     def run(
         self, *arguments: str, environment: Mapping[str, str] | None = None, seconds: float = APPLY_SECONDS
     ) -> subprocess.CompletedProcess[str]:
-        """Any command; never a traceback."""
+        """Run a command, which must not print a traceback."""
         command = [sys.executable, "-m", "mzplan", "-C", str(self.folder), *arguments]
         given = {**os.environ, **self.environment, **(environment or {})}
         if self._may_run_here(arguments[0], given):
@@ -81,7 +82,7 @@ class Project:
         return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
     def _may_run_here(self, command: str, given: Mapping[str, str]) -> bool:
-        """Whether a command can run in this process, which saves it the start of a Python."""
+        """Return whether a command can run in this process, which saves the start of a Python process."""
         if threading.current_thread() is not threading.main_thread() or "MZPLAN_FAILPOINT" in given:
             return False
         if given.get("PYTHONPATH") != os.environ.get("PYTHONPATH"):
@@ -95,30 +96,30 @@ class Project:
             return False
 
     def json(self, *arguments: str, code: int = 0, **more: Any) -> Any:
-        """A command's JSON document; asserts its exit code."""
+        """Run a command with --json, check its exit code, and return the document."""
         done = self.run(*arguments, "--json", **more)
         assert done.returncode == code, f"{done.returncode}: {done.stdout}\n{done.stderr}\n{self.log()}"
         return json.loads(done.stdout)
 
     def apply(self, *arguments: str, code: int = 0, **more: Any) -> Any:
-        """`mzplan apply --auto-approve --json`."""
+        """Run `mzplan apply --auto-approve --json`, and return the document."""
         return self.json("apply", "--auto-approve", *arguments, code=code, **more)
 
     def append(self, source: str, rows: Iterable[Mapping[str, Any]], *options: str) -> Any:
-        """`mzplan append` of these rows to a local source."""
+        """Append rows to a local source with `mzplan append`, and return the document."""
         path = self.folder / f"{source}.jsonl"
         path.write_text(json_lines(rows))
         return self.json("append", f"source.{source}", "--file", str(path), *options)
 
     def queries(self) -> dict[str, dict[str, Any]]:
-        """What status says of each query."""
+        """Return what `mzplan status` reports for each query, by address."""
         return {query["address"]: query for query in self.json("status")["queries"]}
 
     def run_ids(self, prefix: str = "") -> dict[str, str]:
         return {a: q["run_id"] for a, q in self.queries().items() if a.partition(".")[2].startswith(prefix)}
 
     def restarted(self, before: Mapping[str, str]) -> set[str]:
-        """The queries that run anew since their `run_ids` were these."""
+        """Return the queries that have restarted since `run_ids` returned `before`."""
         return {address for address, run in self.run_ids().items() if run != before.get(address)}
 
     def state_bytes(self) -> bytes:
@@ -129,7 +130,7 @@ class Project:
         return found
 
     def kill_runner(self) -> None:
-        """Kill the runner, and wait until its process is gone: a command in this process is quicker."""
+        """Kill the runner, and wait until its process is gone."""
         pid = self.lease()["pid"]
         os.kill(pid, signal.SIGKILL)
         eventually("the runner is gone", lambda: not is_alive(pid), 10.0)
@@ -143,7 +144,7 @@ class Project:
 
 
 def _output_of(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
-    """What a process prints until it ends; fails when it does not in time (see Stopwatch)."""
+    """Return the output of a process. Fails if it doesn't end within `seconds` of a Stopwatch."""
     waited = Stopwatch()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -154,7 +155,7 @@ def _output_of(process: subprocess.Popen[str], seconds: float) -> tuple[str, str
 
 
 class Stopwatch:
-    """Seconds of a quiet machine: while eight threads share two cores, one counts as a quarter."""
+    """Counts seconds of a quiet machine: if eight threads share two cores, a second counts as a quarter."""
 
     def __init__(self) -> None:
         self._asked, self._seconds = time.monotonic(), 0.0
@@ -168,25 +169,25 @@ class Stopwatch:
 
 
 def eventually(what: str, holds: Callable[[], bool], seconds: float = 90.0) -> None:
-    """Wait until something holds; fails, with what it was, when it does not in time (see Stopwatch)."""
+    """Wait until `holds` returns true. Fails after `seconds` of a Stopwatch, with `what` in the message."""
     waited, asked = Stopwatch(), time.monotonic()
     while not holds():
         if waited.seconds > seconds:
             raise AssertionError(f"not within {seconds:.0f} s: {what}")
         took = time.monotonic() - asked
-        time.sleep(min(1.0, max(0.05, 2 * took)))  # asking takes at most a third of a core
+        time.sleep(min(1.0, max(0.05, 2 * took)))  # Waiting uses at most a third of a core.
         asked = time.monotonic()
 
 
 def exit_code(process: subprocess.Popen[Any], seconds: float = 60.0) -> int:
-    """Wait until a process ends, and return its exit code; fails when it does not in time (see Stopwatch)."""
+    """Wait until a process ends, and return its exit code. Fails after `seconds` of a Stopwatch."""
     eventually(f"the end of {process.args!r}", lambda: process.poll() is not None, seconds)
     assert process.returncode is not None
     return process.returncode
 
 
 def refusal(ask: Callable[[], object]) -> Diagnostic:
-    """Return the only diagnostic of the error with which a command is refused."""
+    """Call `ask`, which must raise MzplanError, and return the error's only diagnostic."""
     with pytest.raises(MzplanError) as caught:
         ask()
     (found,) = caught.value.diagnostics
@@ -195,7 +196,7 @@ def refusal(ask: Callable[[], object]) -> Diagnostic:
 
 @contextmanager
 def full_disk(largest: int) -> Iterator[None]:
-    """No file of this process can grow over so many bytes: a write fails in the middle, as on a full disk."""
+    """Limit the size of this process's files, so that a write fails in the middle, as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -207,19 +208,19 @@ def full_disk(largest: int) -> Iterator[None]:
 
 
 def rows_of(dsn: str, query: str) -> list[tuple[Any, ...]]:
-    """The rows of a query on PostgreSQL."""
+    """Return the rows of a query on PostgreSQL."""
     with psycopg.connect(dsn) as connection:
         return connection.execute(query.encode()).fetchall()
 
 
 def execute(dsn: str, statement: str) -> None:
-    """A statement on PostgreSQL."""
+    """Execute a statement on PostgreSQL."""
     with psycopg.connect(dsn) as connection:
         connection.execute(statement.encode())
 
 
 def ids_in(dsn: str, table: str) -> list[int]:
-    """The ids in a table on PostgreSQL, in order."""
+    """Return the ids in a table on PostgreSQL, in order."""
     return [row[0] for row in rows_of(dsn, f"SELECT id FROM {table} ORDER BY id")]
 
 
@@ -228,30 +229,30 @@ def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def drop_file(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Rows in a file of JSON lines, which appears whole."""
+    """Write rows to a file of JSON lines, and move the file into place when it is complete."""
     beside = path.with_name(f".{path.name}")
     beside.write_text(json_lines(rows))
     beside.rename(path)
 
 
 def drop_ids(folder: Path, *ids: int) -> None:
-    """Rows of these ids in a file of their own, which appears whole."""
+    """Write rows with these ids to a new file, and move the file into place when it is complete."""
     drop_file(folder / f"{ids[0]}.json", ({"id": id_} for id_ in ids))
 
 
 def orders(first: int, last: int) -> list[dict[str, Any]]:
-    """Orders with ids first … last - 1."""
+    """Return orders with the ids first … last - 1."""
     return [{"id": i, "customer": f"c{i % 7}", "amount": f"{i % 90 + 1}.50"} for i in range(first, last)]
 
 
 def delete_records(broker: KafkaBroker, topic: str, before: int) -> None:
-    """Delete records of a topic's first partition, as retention would."""
+    """Delete the records before this offset of a topic's first partition, as retention does."""
     from confluent_kafka import TopicPartition
 
     from examples.servers.topics import admin
 
     partition = TopicPartition(topic, 0, before)
-    client = admin(broker.bootstrap)  # kept until its future is done
+    client = admin(broker.bootstrap)  # The client must live until its future is done.
     client.delete_records([partition])[partition].result(30)
 
 

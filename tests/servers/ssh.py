@@ -14,7 +14,7 @@ from examples.servers.ports import HOST, free_port
 
 
 class AsyncSshServer:
-    """It forwards ports, for ``user`` with one of the keys that ``authorize`` lets in."""
+    """An SSH server that forwards ports for ``user``, who logs in with a key given to ``authorize``."""
 
     user = "tester"
 
@@ -33,20 +33,20 @@ class AsyncSshServer:
         return " ".join(self._key.export_public_key().decode().split()[:2])
 
     def new_host_key(self) -> None:
-        """Another host key, from the next start on: as of another server in this one's place."""
+        """Change the host key at the next start, as if another server had taken this one's place."""
         self._key = asyncssh.generate_private_key("ssh-ed25519")
 
     def authorize(self, *public_keys: str) -> None:
-        """Let in who has one of these keys, and nobody else."""
+        """Accept these keys, and no others."""
         self._authorized = [asyncssh.import_public_key(key) for key in public_keys]
 
     def start(self) -> None:
-        """Listen on the port, unless it does."""
+        """Listen on the port, unless the server already listens."""
         if self._listener is None:
             self._listener = self._run(self._listen())
 
     def stop(self) -> None:
-        """End the server, and every connection through it, at once."""
+        """Stop the server and every connection through it at once."""
         if self._listener is not None:
             listener, self._listener = self._listener, None
             self._run(self._end(listener))
@@ -60,7 +60,7 @@ class AsyncSshServer:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """The server and every connection through it stand still meanwhile, as if frozen."""
+        """Freeze the server and every connection through it until the end of the block."""
         thaw = threading.Event()
         self._loop.call_soon_threadsafe(thaw.wait)
         try:
@@ -69,7 +69,7 @@ class AsyncSshServer:
             thaw.set()
 
     def sessions(self) -> int:
-        """How many clients are connected."""
+        """Return the number of connected clients."""
         return len(self._clients)
 
     async def _listen(self) -> asyncssh.SSHAcceptor:
@@ -113,7 +113,7 @@ class _Client(asyncssh.SSHServer):
     ) -> Any:
         try:
             return await self._connection.forward_connection(dest_host, dest_port)
-        except asyncssh.ChannelOpenError as problem:  # says why in the words of OpenSSH
+        except asyncssh.ChannelOpenError as problem:  # Report the reason in OpenSSH's words.
             refused = isinstance(problem.__context__, ConnectionRefusedError)
             raise asyncssh.ChannelOpenError(
                 problem.code, "Connection refused" if refused else problem.reason

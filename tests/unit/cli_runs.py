@@ -1,4 +1,4 @@
-"""The command line, run in this process: arguments in, exit code and both streams out."""
+"""Runs the command line in the test's process, and returns its exit code and both streams."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ CODES = {0, 1, 2, 3, 4, 5, 6, 7, 8, 64, 130}
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command line ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
     err: str
 
     def json(self) -> Any:
-        """The one document on stdout."""
+        """Return the JSON document on stdout."""
         return json.loads(self.out)
 
     def error(self) -> dict[str, Any]:
-        """The only diagnostic of a command that failed with --json."""
+        """Return the only diagnostic of a command that failed with --json."""
         (found,) = self.json()["diagnostics"]
         assert isinstance(found, dict)
         return found
 
 
 def write(folder: Path, instance: str = "dry", broker: str = "a") -> Path:
-    """A project of one connection, one source and two sinks."""
+    """Write a project of one connection, one source and two sinks."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mzplan.yaml").write_text(PROJECT % instance)
     (folder / "pipeline.yaml").write_text(PIPELINE % broker)
@@ -74,7 +74,7 @@ def add_settings(folder: Path, text: str) -> None:
 
 
 def run(*arguments: str, stdin: str = "", terminal: bool = False) -> Ran:
-    """`mzplan` with these arguments. `terminal`: stdin claims to be one."""
+    """Run `mzplan` with these arguments. `terminal`: stdin claims to be a terminal."""
     out, err, given = io.StringIO(), io.StringIO(), io.StringIO(stdin)
     if terminal:
         given.isatty = lambda: True  # type: ignore[method-assign]
@@ -95,37 +95,37 @@ def run(*arguments: str, stdin: str = "", terminal: bool = False) -> Ran:
 
 
 def mzplan(folder: Path, *arguments: str, **more: Any) -> Ran:
-    """`mzplan -C folder …`"""
+    """Run `mzplan -C folder …`."""
     return run("-C", str(folder), *arguments, **more)
 
 
 def failed(folder: Path, *arguments: str, code: int) -> dict[str, Any]:
-    """The only diagnostic of `mzplan -C folder … --json`, which must end with this code."""
+    """Run `mzplan -C folder … --json`, which must exit with this code, and return its only diagnostic."""
     ran = mzplan(folder, *arguments, "--json")
     assert ran.code == code, ran
     return ran.error()
 
 
 def apply(folder: Path, *arguments: str) -> Ran:
-    """`mzplan apply --auto-approve --json`, which must do."""
+    """Run `mzplan apply --auto-approve --json`, which must succeed."""
     ran = mzplan(folder, "apply", "--auto-approve", "--json", *arguments)
     assert ran.code == 0, ran
     return ran
 
 
 def state(folder: Path) -> Any:
-    """The committed state, as it is stored."""
+    """Return the stored state."""
     return json.loads((folder / STATE).read_text())
 
 
 def planned_effects(folder: Path, *arguments: str) -> dict[str, str]:
-    """Address → effect of what a plan would change."""
+    """Return the effect of each planned change, by address."""
     plan = mzplan(folder, "plan", "--json", *arguments).json()
     return {change["address"]: change["effect"] for change in plan["changes"]}
 
 
 def with_another(folder: Path, instance: str = "dry") -> Path:
-    """A project with another connection and another source."""
+    """Write a project with a second connection and a second source."""
     write(folder, instance)
     (folder / "more.yaml").write_text(
         "connections:\n  k2: {type: kafka, brokers: ['z:9092']}   # another\n"
@@ -135,6 +135,6 @@ def with_another(folder: Path, instance: str = "dry") -> Path:
 
 
 def applied_with_another(folder: Path) -> Path:
-    """A project with another connection and another source, applied on a dry instance."""
+    """Write and apply a project with a second connection and a second source, on a dry instance."""
     apply(with_another(folder))
     return folder

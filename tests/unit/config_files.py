@@ -1,4 +1,4 @@
-"""Writes small projects as files, and reads what mzplan.config says of them."""
+"""Writes small projects as files, and loads them with mzplan.config."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mzplan.model.resources import Configuration, Resource
 
 PROJECT = "version: 1\nproject: shop\n"
 DRY = PROJECT + "instances: {local: {type: dry}}\n"
-# Declares one of each, without a mistake; tests add to it or change it.
+# A valid project with each kind of resource, which tests change.
 SHOP = """\
 connections:
   shop_kafka: {type: kafka, brokers: ["localhost:9092"]}
@@ -40,7 +40,7 @@ sinks:
 
 
 def write(folder: Path, files: dict[str, str | bytes]) -> Path:
-    """Write the files, and an mzplan.yaml where there is none among them."""
+    """Write the files, and a minimal mzplan.yaml if they include none."""
     for name, content in {"mzplan.yaml": PROJECT, **files}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def resource(configuration: Configuration, address: str) -> Resource:
 
 
 def errors(folder: Path, files: dict[str, str | bytes] | None = None, **options: Any) -> list[Diagnostic]:
-    """What is wrong with the project; [] when nothing is."""
+    """Return the errors of a project, or [] if it is valid."""
     try:
         load(folder, files, **options)
     except MzplanError as error:
@@ -67,10 +67,10 @@ def errors(folder: Path, files: dict[str, str | bytes] | None = None, **options:
 
 
 def brief(diagnostics: list[Diagnostic]) -> list[str]:
-    """`a.yaml:3:5 MZ004 Unknown key "x"`: the place, the code and the summary of each."""
+    """Return the place, code and summary of each diagnostic, as in `a.yaml:3:5 MZ004 Unknown key "x"`."""
     return [f"{d.range or '-'} {d.code} {d.summary}" for d in diagnostics]
 
 
 def all_text(diagnostics: list[Diagnostic]) -> str:
-    """Everything that any output could show of them."""
+    """Return all text of the diagnostics that any output can show."""
     return "\n".join(f"{d!r}\n{d.to_json()}" for d in diagnostics)

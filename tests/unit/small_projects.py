@@ -1,4 +1,4 @@
-"""Small projects in memory, for the tests of planning: no files, no store."""
+"""Small projects in memory, without files or a store, for the tests of planning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def at(text: str) -> Address:
 
 
 def resource(address: str, type_: str, **body: Any) -> Resource:
-    """A declared resource, normalised as the loader does."""
+    """Return a declared resource, normalised as by the loader."""
     where = at(address)
     kind = resource_kind(where.kind, type_)
     return Resource(
@@ -68,13 +68,13 @@ def project(*resources: Resource, **settings: Any) -> Configuration:
 
 
 def shop(instances: Mapping[str, Instance] = LOCAL, **changed: Resource) -> Configuration:
-    """kafka `k` ← source `orders` ← sink `orders_pg` → postgres `pg`, with some of them changed or more."""
+    """Return kafka `k` ← source `orders` ← sink `orders_pg` → postgres `pg`, with `changed` resources."""
     parts = {"k": kafka(), "pg": postgres(), "orders": source(), "orders_pg": sink()}
     return project(*{**parts, **changed}.values(), instances=instances)
 
 
 def commit(configuration: Configuration, state: State | None = None, **options: Any) -> State:
-    """The state after applying the configuration."""
+    """Return the state after the configuration is applied."""
     state = state or State(project=configuration.project)
     return commit_plan(build_plan(configuration, state, **options), state)
 
@@ -97,7 +97,7 @@ def change_of(plan: Plan, address: str) -> Change:
 
 
 def fields(plan: Plan, address: str) -> dict[str, tuple[Any, Any, str]]:
-    """path → (before, after, effect) of one change."""
+    """Return (before, after, effect) of each field of one change, by path."""
     return {f.path: (f.before, f.after, f.effect) for f in change_of(plan, address).fields}
 
 
@@ -106,7 +106,7 @@ def names(addresses: Any) -> list[str]:
 
 
 def observe(state: State, **changed: Mapping[str, Any]) -> dict[str, Status]:
-    """A status in which every query runs as committed, but for what is said of some, by name."""
+    """Return a status in which every query runs as committed. `changed`: other properties, by query name."""
     observations = {}
     for address, record in state.resources.items():
         if not record.digest:
