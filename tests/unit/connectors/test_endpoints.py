@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mzplan.connectors.adapter.config import StepRows
 from mzplan.connectors.adapter.source import step_of
-from mzplan.connectors.kafka.positions import _offsets_in
+from mzplan.connectors.kafka.offsets import offsets_in
 from mzplan.connectors.local.source import LocalFactory
 from mzplan.connectors.local.steps import LocalSteps
 from mzplan.connectors.local.turn import StaleStepError
@@ -266,4 +266,4 @@ def test_damaged_notes_of_steps_are_an_error(tmp_path: Path, text: str) -> None:
         IdlePosition(str(tmp_path)).read()
     assert step_of(text.replace("start", "step")) is None
     with pytest.raises(ValueError, match="an offset is damaged"):
-        _offsets_in(text.replace("start", "orders"), "orders")
+        offsets_in(text.replace("start", "orders"), {"topic": "orders"})
