@@ -207,10 +207,11 @@ def _why_pending(resource: ResourceState, seen: Observation) -> str:
     if seen.condition in ("rejected", "failed"):
         return _error(seen) or seen.condition
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):
-        return _error(seen) or _tasks(resource, seen) or "the committed description is not running yet"
+        tasks = _tasks(resource, seen)
+        return _error(seen) or tasks or seen.waits or "the committed description is not running yet"
     if seen.condition == "running":
         return ""
-    return _error(seen) or ("to be resumed" if seen.condition == "paused" else seen.condition)
+    return _error(seen) or seen.waits or ("to be resumed" if seen.condition == "paused" else seen.condition)
 
 
 def _tasks(resource: ResourceState, seen: Observation) -> str:

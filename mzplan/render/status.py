@@ -338,6 +338,11 @@ def _held(query: QueryStatus) -> str:
     return f"held: {paragraph(held)}" if held else ""
 
 
+def _waits(query: QueryStatus) -> str:
+    """Return what a starting query waits for."""
+    return (_observed(query).waits or "") if query.condition == "starting" else ""
+
+
 def _stale_inputs(query: QueryStatus) -> str:
     """Return `reads source.customers as of 2026-01-31T10:02:00Z, which has failed since`, one line each."""
     lines = []
@@ -434,7 +439,7 @@ def _started(query: QueryStatus) -> str:
     return f"started for {cause_in_words(cause)}" if cause is not None and cause.detail != NEW else ""
 
 
-_PROBLEMS = (_error, _fault, _stale_inputs, _held, _warning)
+_PROBLEMS = (_error, _fault, _stale_inputs, _held, _waits, _warning)
 _NOTES = (
     _error,
     _fault,

@@ -222,6 +222,10 @@ def test_a_query_that_has_not_converged_is_pending_with_its_reason() -> None:
     (pending,) = build_plan(BASE, STATE, statuses).pending
     assert pending.address == at("source.orders")
     assert pending.reason == "the committed description is not running yet"
+    waits = "waiting for the removal of former storage"
+    for seen in ({"digest": "1:old", "waits": waits}, {"condition": "starting", "waits": waits}):
+        (pending,) = build_plan(BASE, STATE, observe(STATE, orders=seen)).pending
+        assert pending.reason == waits
     moved = {"other": dataclasses.replace(statuses["local"], instance="other")}
     assert build_plan(BASE, STATE, moved).pending == ()
 

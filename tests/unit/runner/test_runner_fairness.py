@@ -123,6 +123,8 @@ def test_a_query_is_renamed_during_a_long_start(world: World) -> None:
         world.commit(rename(make_state(1), 2, orders_out="new_name"))
         world.rounds()
         assert starts(world) == ["source.orders"]  # two queries would write one checkpoint
+        waits = "waiting for sink.orders_out to stop, which uses the same checkpoint"
+        assert f"\nStarting: 1 {waits}\n" in status_text(world)
     finally:
         slow.let.set()
     world.settle()
