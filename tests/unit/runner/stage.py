@@ -82,6 +82,16 @@ class Stage:
         lines, self.lines = self.lines, []
         return lines
 
+    def observations(self) -> dict[tuple[str, Address], Observation]:
+        """Return what the Statuses of the live runners show, by instance and address."""
+        statuses = {instance: self._client.read_status(instance) for instance in self.runners}
+        return {
+            (instance, address): seen
+            for instance, status in statuses.items()
+            if status is not None
+            for address, seen in status.observations.items()
+        }
+
     # --- events
 
     def runner(self, instance: str) -> None:

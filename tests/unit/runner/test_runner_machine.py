@@ -152,6 +152,14 @@ class Machine(RuleBasedStateMachine):
             waiting = [job.kind for job in jobs.waiting if job.kind in ("start", "task")]
             assert hangs_itself or not waiting, (instance, waiting)
 
+    @invariant()
+    def a_query_that_does_not_run_says_why(self) -> None:
+        if self.stage.is_cut or not self.stage.hanging.isdisjoint(SLOW):
+            return
+        for address, seen in self.stage.observations().items():
+            works = seen.condition in ("running", "paused") or seen.run_id is not None
+            assert works or seen.held or seen.waits or seen.error, (address, seen.condition)
+
     def teardown(self) -> None:
         if not hasattr(self, "stage"):
             return
