@@ -1,6 +1,6 @@
 """Collects the resources that the files of a project declare, before they are checked.
 
-`for_each`: a source or sink that is written once and declared for each key of a list or a mapping.
+A source or sink with `for_each` is written once and declared for each key of a list or a mapping.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Turns findings into diagnostics: looks up lines and columns, masks secrets, sorts.
 
-Masks secrets in files, so that no excerpt and no message shows one.
-
-An excerpt masks every value that is a secret, or may be one by its name, whatever the error in its line.
+No excerpt and no message shows a secret. An excerpt masks every value that is a secret, or may be one by its
+name, whatever the error in its line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""mzplan.yaml: a project's settings.
-
-Reads and checks `state:`, which a file outside the checkout can set.
-"""
+"""mzplan.yaml: a project's settings. A file outside the checkout can set `state:`."""
 
 from __future__ import annotations
 

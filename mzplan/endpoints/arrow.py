@@ -1,8 +1,7 @@
 """Arrow types for the user's columns, and the conversion of batches to these types.
 
-Builds Arrow arrays from Python values, through their buffers.
-
-`pa.array` does the same, but imports pandas if it is installed: a second of CPU for each append.
+Arrays are built from Python values through their buffers. `pa.array` does the same, but imports pandas if it
+is installed: a second of CPU for each append.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The `append` command: add rows to a local source.
-
-Appends rows to a local source, durably, without Spark or a runner.
-"""
+"""The `append` command: add rows to a local source, durably, without Spark or a runner."""
 
 from __future__ import annotations
 

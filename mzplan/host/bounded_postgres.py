@@ -3,7 +3,7 @@
 Nothing else helps against a frozen or malicious server: `statement_timeout` is only a request to the server,
 and TCP keepalives notice only that the server's machine is gone.
 
-The settings with which mzplan begins each of its sessions with a PostgreSQL server.
+Also the settings with which mzplan begins each of its sessions with a PostgreSQL server.
 """
 
 from __future__ import annotations

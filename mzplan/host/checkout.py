@@ -1,8 +1,8 @@
 """Whether a file came with a checkout. If it did, the repository's authors wrote it, not this user.
 
 The folder `.mzplan/` has a project's data that belongs to this machine alone. A checkout may contain such a
-folder, as a link or with a journal in it. Then read-only commands and runners
-ignore the folder with a warning, and commands that commit or start a runner refuse to run.
+folder, as a link or with a journal in it. Then read-only commands and runners ignore the folder with a
+warning, and commands that commit or start a runner refuse to run.
 """
 
 from __future__ import annotations

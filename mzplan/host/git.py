@@ -5,7 +5,7 @@ remote helper. So git works in an empty repository that mzplan creates. It borro
 of the checkout's repository, but not its hooks and configuration. From the checkout's repository itself,
 mzplan reads only HEAD and a few harmless settings. All output of git is untrusted text.
 
-The author of a commit: the user, the host, and the person that a CI system names.
+Also the author of a commit: the user, the host, and the person that a CI system names.
 """
 
 from __future__ import annotations

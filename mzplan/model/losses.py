@@ -1,6 +1,6 @@
 """Loss: the records that a new generation of a source can't read again.
 
-The first copy of a collection: the rows that were there when its query started.
+Also the first copy of a collection: the rows that were there when its query started.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The command decides which secrets this process may send.
 
-validate: static checks of the files. Nothing here changes anything.
+Also the static checks of the files (`validate`). Nothing here changes anything.
 """
 
 from __future__ import annotations

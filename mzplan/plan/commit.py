@@ -1,6 +1,6 @@
 """Commit: the State after a plan, with its records. The store writes it.
 
-Why a commit starts or stops queries: the Cause that it writes into each affected record.
+Each affected record gets a Cause: why the commit starts or stops the query.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What replaced sinks do to the rows in their targets.
-
-The effect of a changed query on the state that the previous query has computed.
-"""
+"""What replaced sinks do to the rows in their targets, and what changed queries do to their state."""
 
 from __future__ import annotations
 

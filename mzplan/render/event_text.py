@@ -1,9 +1,4 @@
-"""Events for people and as JSON, and the explanation why a query last started or stopped.
-
-Format causes for people and as JSON: why a query was started or stopped.
-
-Drift as text and as JSON: a line or an entry for each cause.
-"""
+"""Events, causes and drift for people and as JSON; and why a query last started or stopped."""
 
 from __future__ import annotations
 

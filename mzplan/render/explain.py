@@ -1,6 +1,6 @@
 """`plan --explain`: the stages of applying a plan, as text and as JSON.
 
-`show`: the recorded state. It holds no secrets, so all of it can be shown.
+Also the recorded state for `show`. It holds no secrets, so all of it can be shown.
 """
 
 from __future__ import annotations

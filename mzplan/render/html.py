@@ -1,13 +1,13 @@
-"""HTML that can't be broken out of: calls create the elements, and escape all text in them.
+"""HTML and Markdown that can't be broken out of. For HTML, calls create the elements, and escape all text in
+them.
 
 Names, errors and messages come from files and the store, so all of them count as hostile. Only `Markup` isn't
 escaped, and only this module creates it. `mzplan plan --html` belongs to the base installation, so this uses
 Python's own `html.escape` and no template library.
 
-Markdown that can't be broken out of: fences, code spans, foldable sections, and lengths as a forge counts.
-
-Free text (values, errors) appears only in fences and code spans. There it can't close a section, mention a
-person, or become a link.
+Markdown has fences, code spans, foldable sections, and lengths as a forge counts them. Free text (values,
+errors) appears only in fences and code spans. There it can't close a section, mention a person, or become a
+link.
 """
 
 from __future__ import annotations

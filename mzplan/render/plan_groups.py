@@ -1,6 +1,6 @@
 """Groups of changes with one cause and one effect, shown as one paragraph with the names in columns.
 
-The rows that a new generation reads and overwrites, in one line for each collection and target.
+Also the rows that a new generation reads and overwrites, in one line for each collection and target.
 """
 
 from __future__ import annotations

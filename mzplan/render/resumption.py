@@ -1,7 +1,4 @@
-"""Where queries resumed after a repair, and the outcomes of tasks: for people and as JSON.
-
-`status --jobs`: the background jobs of runners.
-"""
+"""Where queries resumed, outcomes of tasks, and runners' background jobs: for people and as JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The warnings at the top of a plan, in words. The plan's text, comment and page use them.
 
-The Mermaid graph of a plan: changes, the queries they restart, and running queries downstream.
+Also the Mermaid graph of a plan: changes, the queries they restart, and running queries downstream.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The address and the runner's login come from the process's environment: from the
 command (VAULT_ADDR, VAULT_NAMESPACE, VAULT_CACERT, VAULT_TOKEN), and from mzplan's variables below. A command
 that hands secret values to its runner can't set them.
 
-Limits for HTTP with Vault: the size of answers, and redirects. Imported on first use.
+The size of answers and redirects are limited. Imported on first use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Finds Java and checks its version, before Spark fails with an obscure error.
-
-Verifies the jars that Ivy resolves for Spark against the jars that mzplan was tested with.
+"""Finds Java, and verifies the jars that Ivy resolves for Spark against those that mzplan was tested with.
 
 Ivy checks a download only against checksums of the same server, and a POM may name any further jar. So
 jars.sha256 pins the SHA-256 of every jar for any supported Spark (`python -m tools.pin_jars` writes it).

@@ -1,18 +1,17 @@
-"""Migrates rows: a new generation of a source starts with the rows of the former collection and continues
-at the same place of the upstream (`lifecycle: {replace: from-collection}`).
+"""Migrates rows: a new generation of a source starts with the rows of the former collection and continues at
+the same place of the upstream (`lifecycle: {replace: from-collection}`).
 
 If the runner is killed, the next start finishes the same migration:
 
     check the rows → record which rows to migrate and where to continue → commit the rows as step 0 →
     advance the checkpoint past that step → record that the migration is done
 
-Until the record is written, the former generation may run instead; afterwards it may not
-(see require_not_migrated). The migration only reads it. It is dropped after the new generation has run.
+Until the record is written, the former generation may run instead; afterwards it may not (see
+require_not_migrated). The migration only reads it. It is dropped after the new generation has run.
 
-Casts rows of a collection to the columns of its next generation, without changing any value.
-
-The plan has compared the declared columns. This module inspects the table, which has the real columns. Only
-its rows show whether each of them has a value for a new key.
+The rows are cast to the columns of the next generation, without changing any value. The plan has compared the
+declared columns. This module inspects the table, which has the real columns. Only its rows show whether each
+of them has a value for a new key.
 """
 
 from __future__ import annotations

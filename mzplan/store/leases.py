@@ -1,10 +1,9 @@
 """The leases of runners: which runner leads an instance, and whether it may still run queries.
 
-The fencing tokens (epochs) of a project: each is handed out once, in increasing order.
-
-All instances share one sequence. A query that moves to another instance therefore resumes under a higher
-epoch, and its targets refuse the previous runner. If the file with the newest epoch is lost, the sequence
-continues from the highest epoch of all leases and statuses.
+The fencing tokens (epochs) of a project are handed out once, in increasing order. All instances share one
+sequence. A query that moves to another instance therefore resumes under a higher epoch, and its targets
+refuse the previous runner. If the file with the newest epoch is lost, the sequence continues from the highest
+epoch of all leases and statuses.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The log of a collection's Delta table, without Spark: the step and files of each version.
-
-Reads the checkpoints of a Delta table's log.
+"""The log of a collection's Delta table and its checkpoints: the step and files of each version, without
+Spark.
 """
 
 from __future__ import annotations

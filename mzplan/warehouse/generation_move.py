@@ -6,7 +6,7 @@ rows in the new collection. Both must change, because at a start Spark asks for 
 the last two steps, and both ends must belong to one table. No step is added, because targets count steps
 without gaps. The index of steps still knows what both steps have read.
 
-Generations whose rows a later generation migrates: which one has begun, and which must not run again.
+It also tells which generation with migrated rows has begun, and which one must not run again.
 """
 
 from __future__ import annotations

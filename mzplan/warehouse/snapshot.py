@@ -1,6 +1,6 @@
 """A collection as of a step, read by deltalake and its engine DataFusion, without Spark.
 
-The version of each snapshot that a view's step reads, recorded before its rows are written.
+The version of each snapshot that a view's step reads is recorded before its rows are written:
 
     <warehouse>/checkpoints/<id>/g<n>/snapshots/<step>.json
 

@@ -3,7 +3,7 @@
 The runner checks the storage before it starts a query that has already run, and now and then while the query
 runs. `drift` checks it if no runner is alive and the warehouse is on this machine.
 
-The epochs of the newest runners, in the warehouse: a second place to learn that another runner leads.
+The warehouse also has the epochs of the newest runners: a second place to learn that another runner leads.
 
     <warehouse>/leaders/<lineage>.<instance>.json
 

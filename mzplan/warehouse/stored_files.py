@@ -1,11 +1,10 @@
-"""Counts the files in a warehouse folder, with their total size and last change.
+"""Counts the files in a warehouse folder, and finds steps that are missing in the Delta table.
 
-Finds steps that are done in a checkpoint but missing in the Delta table.
-
-This happens if the table was restored to an older copy. Spark doesn't notice it: the next step gets the
-version of the lost step, and the lost rows stay unnoticed. But each step is a commit, even without rows, and
-the commit has the query's id and the step's number (`txn`). So if a done step has no commit, or if there is a
-gap between the commits of a query, somebody has changed the table from outside.
+A step can be done in a checkpoint but missing in the table. This happens if the table was restored to an
+older copy. Spark doesn't notice it: the next step gets the version of the lost step, and the lost rows stay
+unnoticed. But each step is a commit, even without rows, and the commit has the query's id and the step's
+number (`txn`). So if a done step has no commit, or if there is a gap between the commits of a query, somebody
+has changed the table from outside.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from examples.servers.process import descendants_of, send
-from mzplan.connectors.files.content import committed_files
+from mzplan.connectors.files.manifest import committed_files
 from mzplan.host.failpoints import Failpoint
 from tests.integration.committed import committed
 from tests.support import Project, eventually, rows_of

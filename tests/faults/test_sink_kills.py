@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from examples.servers import produce_json
 from examples.servers.process import frozen
-from mzplan.connectors.files.content import committed_files
+from mzplan.connectors.files.manifest import committed_files
 from mzplan.host.failpoints import Failpoint
 from tests.faults.doomed import (
     SECONDS,

@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 
 from examples.servers import produce_json
 from examples.servers.process import descendants_of, send
-from mzplan.connectors.files.content import committed_files
+from mzplan.connectors.files.manifest import committed_files
 from mzplan.host.spark_lines import SparkLine, installed_line, installed_spark
 from mzplan.warehouse.checkpoints import Checkpoint
 from tests.faults.doomed import Doomed, ids_in_table, ids_in_topic, verify

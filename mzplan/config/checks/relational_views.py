@@ -1,6 +1,6 @@
 """Checks the relational views of a project, and finds the inputs and columns of their SQL.
 
-Puts the SQL of inlined views (`materialize: false`) into the queries of relational views.
+It also puts the SQL of inlined views (`materialize: false`) into the queries of relational views.
 """
 
 from __future__ import annotations

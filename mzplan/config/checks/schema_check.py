@@ -1,6 +1,6 @@
 """Reports each error of a body against its JSON Schema, in plain words.
 
-Checks that secrets are references, that other values aren't, and that no address contains a login.
+It also checks that secrets are references, that other values aren't, and that no address contains a login.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""An endpoint's name, configuration and errors, for the adapters (docs/internals/endpoints.md).
+"""An endpoint's name, configuration, errors and rows, for the adapters (docs/internals/endpoints.md).
 
-Reads an endpoint's steps again without Spark, for `mzplan verify --from-upstream`.
-
-Rows have the declared columns and their `_position`, as in the collection. Imports no pyspark.
+`mzplan verify --from-upstream` reads an endpoint's steps again without Spark. Rows have the declared columns
+and their `_position`, as in the collection. Imports no pyspark.
 """
 
 from __future__ import annotations

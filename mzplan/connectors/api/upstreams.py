@@ -4,10 +4,8 @@ A checkpoint's offsets are valid only on the upstream that they came from. For a
 keeps the checkpoint and moves its position: it plans and commits an empty micro-batch at once. Step numbering
 continues.
 
-Checks whether replacing a source loses rows.
-
-The new generation reads from the beginning, but the upstream may no longer hold everything that the previous
-generation has read.
+It also checks whether replacing a source loses rows: the new generation reads from the beginning, but the
+upstream may no longer hold everything that the previous generation has read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""The rows and steps that a sink has written into a Delta table, for `mzplan verify`.
-
-Counts the rows that a Delta source has read and that its table no longer has, from the table's log.
-
-The types of a Delta table's columns, without Spark, and whether one type holds every value of another.
+"""A Delta table of a source or sink, without Spark: its columns' types, its rows and steps for `mzplan
+verify`, and the rows that a source has read and that the table no longer has.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 Spark's own discovery of such folders loses rows: once one exists, Spark doesn't read the files beside it, but
 counts them as read. So mzplan lists all files, and takes the values from the paths itself.
 
-Finds quotes in CSV files that swallow rows.
-
-If a quote is never closed, Spark reads the rest of the file as one long text, without an error. The same
-happens up to the next quote, if that one doesn't end a field.
+The module also finds quotes in CSV files that swallow rows. If a quote is never closed, Spark reads the rest
+of the file as one long text, without an error. The same happens up to the next quote, if that one doesn't end
+a field.
 """
 
 from __future__ import annotations

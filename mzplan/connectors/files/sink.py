@@ -1,12 +1,7 @@
 """The files sink: Spark's own file stream, which lists the valid files in `_spark_metadata`.
 
-Checks whether a folder's existing Parquet files have the types that its sink writes.
-
-Readers refuse a folder in which a column has two types, but Spark would write one without an error.
-
-Checks whether a folder's existing files have the sink's partition columns.
-
-Readers refuse a folder with several sets of partition columns, but Spark would write one without an error.
+Readers refuse a folder in which a column has two types, and a folder with several sets of partition columns.
+Spark would write both without an error, so the probe compares the existing files with the sink.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ from mzplan.connectors.api.outputs import may_be_null
 from mzplan.connectors.api.probes import with_time_limit
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, unfit_target
-from mzplan.connectors.files.content import LOG, FilesContent, FilesRecorded, read_list
+from mzplan.connectors.files.manifest import LOG, FilesContent, FilesRecorded, read_list
 from mzplan.connectors.formats.written import WRITER_OPTIONS, as_written, unfit_keys
 from mzplan.connectors.frames.row_hash import with_count
 from mzplan.connectors.frames.types import as_stored

@@ -2,12 +2,11 @@
 
 A micro-batch's changes are one MERGE, in one commit that names its step. Small files merge into large ones.
 
-The rows that a sink reads from a keyed collection: its change feed, as deleted and inserted rows.
-
-An update deletes the old row and inserts the new one. `select` and `where` apply to each of them. So a row
-that no longer meets the `where` is removed from the target, and so is the old row if the target's key
-changes. For each target key, only the last event counts. Events are ordered by the table's version, then
-deletes before inserts, then by the source's positions.
+A sink reads the change feed of a keyed collection, as deleted and inserted rows. An update deletes the old
+row and inserts the new one. `select` and `where` apply to each of them. So a row that no longer meets the
+`where` is removed from the target, and so is the old row if the target's key changes. For each target key,
+only the last event counts. Events are ordered by the table's version, then deletes before inserts, then by
+the source's positions.
 """
 
 from __future__ import annotations

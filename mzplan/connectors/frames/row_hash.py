@@ -1,9 +1,9 @@
-"""The content hash of a step, computed by Spark.
+"""The content hash of a step, computed by Spark, and the metrics in a stream's progress.
 
 mzplan.warehouse.content_hash defines the hash, and computes it without Spark.
 
-Metrics in a stream's progress: how many rows a step has written, the time of its oldest record, which the
-upstream has set, and how many rows have NULL as event time.
+The metrics are how many rows a step has written, the time of its oldest record, which the upstream has set,
+and how many rows have NULL as event time.
 """
 
 from __future__ import annotations

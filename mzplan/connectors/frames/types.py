@@ -1,7 +1,6 @@
-"""Spark types: those of the user's columns, which exclude types such as VARCHAR, and casts of nested
-values.
+"""Spark types: those of the user's columns, which exclude types such as VARCHAR, and casts of nested values.
 
-Rows of files: reading exactly the given files, the order of their rows, and partition values.
+Also rows of files: reading exactly the given files, the order of their rows, and partition values.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The kafka source: Spark's own Kafka stream.
 
-Avro records of a Kafka stream, decoded by Python tasks (see decoder).
-
-Spark's own from_avro needs the schemas when a query starts, so it couldn't read records whose schema is
-registered later.
+Python tasks decode Avro records (see avro_decoder). Spark's own from_avro needs the schemas when a query
+starts, so it couldn't read records whose schema is registered later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The appends to a local source by one writer, while it holds the lock.
 
-The Arrow file of a step: its name, its rows and, as metadata, the append's id, row count and digest.
-
-Arrow doesn't check a file's offsets and NULL counts, so rows are validated before anything uses them.
+A step is an Arrow file: its name, its rows and, as metadata, the append's id, row count and digest. Arrow
+doesn't check a file's offsets and NULL counts, so rows are validated before anything uses them.
 """
 
 from __future__ import annotations

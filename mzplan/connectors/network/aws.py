@@ -3,7 +3,7 @@
 S3 has two clients: Hadoop's S3A in Spark, and pyarrow for validation without Spark. Kafka also has two:
 Java's client, and librdkafka. Without an access key, each uses the credentials of its machine.
 
-aws connections in Spark: checks that Spark has the jars, and gives it a bucket's credentials.
+For Spark, the module checks that the jars are there, and sets a bucket's credentials.
 """
 
 from __future__ import annotations

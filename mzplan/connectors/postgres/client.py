@@ -1,6 +1,6 @@
 """Connects to PostgreSQL with time limits. Diagnostics never show a password.
 
-Adapts a connection string to another machine of a cluster, on which a task runs.
+RemoteOptions adapt a connection string to another machine of a cluster, on which a task runs.
 """
 
 from __future__ import annotations

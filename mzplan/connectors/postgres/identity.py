@@ -1,11 +1,9 @@
-"""Checks whether a sink's database still is the database that its checkpoint belongs to.
+"""Probes a PostgreSQL server, and checks whether a sink's database still is the one of its checkpoint.
 
 System identifier and database oid identify a database; a recreated database has another oid. A new timeline
 means that the server was promoted or restored. mzplan's own tables then decide, because a step is recorded in
 the transaction of its rows. If they have the checkpoint's last step, the failover lost nothing and the sink
 continues. If they don't, the sink is refused before it starts.
-
-Probes a PostgreSQL server for a source or a sink, without changing anything.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`import --checkpoint … --table …`: a source continues where a hand-written query stopped.
 
-Checks whether a source can continue from the checkpoint and table of a hand-written streaming query.
+Before, it checks whether the source can continue from that query's checkpoint and table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""verify --content: compares the rows in a sink's target with its collection.
-
-verify --from-upstream for a relational view: recomputes its rows as of a step.
+"""verify --content: compares a sink's target with its collection; and recomputes a relational view as of a
+step.
 """
 
 from __future__ import annotations

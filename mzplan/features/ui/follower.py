@@ -1,8 +1,7 @@
 """Follows the store for the pages: one thread reads it, and all pages show the latest result.
 
-Rates and lag of the last hour.
-
-This process's own samples take a fixed amount of memory. Earlier samples come from the runners' records.
+It keeps rates and lag of the last hour. This process's own samples take a fixed amount of memory. Earlier
+samples come from the runners' records.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The frame of all pages: navigation, the store's problem, and the part that updates.
 
-The page of an error code: its section of docs/errors.md, which comes with the package.
+Also the page of an error code: its section of docs/errors.md, which comes with the package.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The history: all commits, one serial, or the difference of two serials as a plan.
 
-A table of past events: of a query, or of a serial.
+Also the table of past events, of a query or of a serial.
 """
 
 from __future__ import annotations

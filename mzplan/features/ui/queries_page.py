@@ -1,6 +1,6 @@
 """The table of all queries with live numbers; the queries that need attention come first.
 
-Open items: changes that are pending, rejected or failed, and drift.
+Another page has the open items: changes that are pending, rejected or failed, and drift.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Serves the pages until it is interrupted.
+"""Serves the pages of one or several environments until it is interrupted. A cookie names the environment.
 
-Serves several environments of a project at one address. A cookie names a browser's environment.
-
-Closes idle connections in time, and earlier if the server runs out of places.
-
-uvicorn times out a connection after an answer, but not before or during a request. All this happens before
-any credentials are checked.
+Idle connections are closed in time, and earlier if the server runs out of places. uvicorn times out a
+connection after an answer, but not before or during a request. All this happens before any credentials are
+checked.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The interface of a kind of tasks, and the context of a task.
 
-Source tasks that are ordinary steps of the collection: backfills and replays of dead letters.
-
-The source's query doesn't run meanwhile. The task writes the checkpoint's next step in the same way as the
-query: one commit that names the query and the step, so repeated writes have no effect. The checkpoint's
-position doesn't change. If the runner is killed, the next start continues with the next of these actions:
+Backfills and replays of dead letters are ordinary steps of the collection. The source's query doesn't run
+meanwhile. The task writes the checkpoint's next step in the same way as the query: one commit that names the
+query and the step, so repeated writes have no effect. The checkpoint's position doesn't change. If the runner
+is killed, the next start continues with the next of these actions:
 
     record what to write → commit the rows → advance the checkpoint past the step → record that it is done
 """

@@ -1,7 +1,4 @@
-"""Finds steps of a sink that read former generations of its source.
-
-Finds the steps in which a sink read each file of its source's collection, including merged files.
-"""
+"""Finds the steps in which a sink read each file of its source's collection, or a former generation of it."""
 
 from __future__ import annotations
 

@@ -6,8 +6,6 @@ collection as of the step.
 
 A batch query doesn't work here: it can't tell which windows are closed, or which rows of an outer join are
 final.
-
-The result of `mzplan verify VIEW`, which computes a relational view again from all of its input.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 The target is read first, as of one moment, which shows its last written step. Then the collection is read up
 to that step.
 
-Verifies steps of a sink: compares the target's record with recomputed rows.
-
-Spark is needed only if the sink computes or filters, if its collection has a key, or if an upsert wrote only
-some rows of a step. No other engine evaluates such expressions exactly like Spark.
+Steps are verified by comparing the target's record with recomputed rows. Spark is then needed only if the
+sink computes or filters, if its collection has a key, or if an upsert wrote only some rows of a step. No
+other engine evaluates such expressions exactly like Spark.
 """
 
 from __future__ import annotations

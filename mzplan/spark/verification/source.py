@@ -3,9 +3,8 @@
 Spark parses Kafka records and lines of files again, because no other parser agrees with it on all numbers,
 dates, quotes and malformed records. An endpoint reads an upstream that has rows.
 
-Recomputes steps of a view, in batch, from the collection and the snapshots that it reads.
-
-Checks whether Spark recomputes a relational query to the same rows, in any order of its input.
+Steps of a view are recomputed in batch, from the collection and the snapshots that it reads. The module
+checks whether Spark recomputes a relational query to the same rows, in any order of its input.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import csv, parquet
 from pyarrow import json as json_lines
 
-from mzplan.connectors.files.content import committed_files
+from mzplan.connectors.files.manifest import committed_files
 from tests.integration.committed import committed
 from tests.integration.spark_lab import Lab
 from tests.support import Make, eventually

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from pyarrow import parquet
 
 from mzplan.connectors.api.targets import ComparisonResult
-from mzplan.connectors.files.content import committed_files
+from mzplan.connectors.files.manifest import committed_files
 from mzplan.features.steps.verification import VerificationResult, _compare, _with_target
 from mzplan.schema.description import Description
 from mzplan.spark.verification.content_comparison import ContentComparison

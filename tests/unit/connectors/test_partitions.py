@@ -18,7 +18,7 @@ from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.targets import hash_files
 from mzplan.connectors.delta.sink import DeltaSink
-from mzplan.connectors.files.content import LOG, committed_files, hadoop_path
+from mzplan.connectors.files.manifest import LOG, committed_files, hadoop_path
 from mzplan.connectors.files.sink import FilesSink
 from mzplan.model.address import Address
 from mzplan.warehouse.checkpoints import Checkpoint

@@ -12,7 +12,7 @@ There are two ways to write a batch. Both write exactly once, even if the driver
 Each step updates the sink's row in `writers`. The row has the last step, so no step is written twice. It also
 has the newest runner's epoch, which fences earlier runners.
 
-Reads and removes the records of a sink's steps in mzplan's own tables.
+The module also reads and removes the records of a sink's steps in mzplan's own tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads the rows of a sink's table, for `mzplan verify SINK --content`.
 
-The Spark task that reads a table of PostgreSQL, one range of pages at a time.
+Spark tasks read the table, one range of pages at a time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The postgres sink as an OutputEndpoint, if PostgreSQL accepts the rows as they are.
 
-The ledger of written steps: SQL statements over mzplan's own tables, in which every step is recorded.
-
-In the schema `staging_schema`:
+The ledger records every step in mzplan's own tables, in the schema `staging_schema`:
 
 - `writers`: one row per sink and generation, with the allowed writer (epoch, query) and the last step.
 - `steps`: one row per step, with the time, the row count, the content hash, and the first and last step of

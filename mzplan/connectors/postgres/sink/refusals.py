@@ -1,6 +1,4 @@
-"""Explains why PostgreSQL refused a batch of a sink.
-
-Finds the row whose text PostgreSQL refused.
+"""Explains why PostgreSQL refused a batch of a sink, and finds the row whose text it refused.
 
 No database stores U+0000 in text. A database with another encoding than UTF8 stores only the characters of
 that encoding.

@@ -3,7 +3,7 @@
 A database snapshot ends with its session. A later session continues with a later snapshot. The steps' notes
 record the progress (see `snapshot`).
 
-Finds attached partitions of a PostgreSQL source's tables, because they may already have rows.
+An attached partition may already have rows, so the module finds attached partitions.
 """
 
 from __future__ import annotations

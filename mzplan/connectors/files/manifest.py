@@ -1,11 +1,11 @@
-"""The rows and steps that a files sink has written into a folder, for `mzplan verify`.
+"""The files that a files sink has written, listed without Spark, with rows and steps for `mzplan verify`.
 
-Lists the files that a files sink has written, without Spark. Together, they have each row once.
+Together, the listed files have each row once.
 
 Spark's file sink lists the valid files in `_spark_metadata`; an unlisted file was left by a killed attempt.
 Spark itself reads only listed files. Other readers can get the list here:
 
-    from mzplan.connectors.files.content import committed_files
+    from mzplan.connectors.files.manifest import committed_files
     table = pyarrow.parquet.ParquetDataset(committed_files("/lake/orders")).read()
 """
 
