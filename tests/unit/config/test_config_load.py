@@ -51,22 +51,6 @@ def test_a_single_instance_is_every_querys_default(tmp_path: Path, instances: st
     assert load(tmp_path / "b", {"mzplan.yaml": settings, "a.yaml": named}).resources == found.resources
 
 
-def test_resources_in_mzplan_yaml_and_empty_files(tmp_path: Path) -> None:
-    empty = {"empty.yaml": "", "comment.yml": "# nothing\n", "nothing.yaml": "sources:\nsinks: {}\n"}
-    assert len(load(tmp_path, {"mzplan.yaml": PROJECT + SHOP, **empty}).resources) == 5
-
-
-def test_hidden_files_state_and_warehouse_are_not_read(tmp_path: Path) -> None:
-    junk = "this: is not ours\n"
-    settings = PROJECT + "state: {path: ./st}\nwarehouse: lake/wh\n"
-    folders = (".hidden", ".github/ci", "st/history/x", "lake/wh/t/x", "inner/other")
-    files: dict[str, str | bytes] = dict.fromkeys([*(f"{name}.yaml" for name in folders), "notes.txt"], junk)
-    files |= {"mzplan.yaml": settings, "a.yaml": SHOP, "inner/mzplan.yaml": PROJECT}
-    assert len(load(tmp_path, files).resources) == 5
-    found = errors(tmp_path, {**files, "lake/other.yaml": junk})
-    assert brief(found) == ['lake/other.yaml:1:1 MZ004 Unknown key "this"']
-
-
 def test_links_are_followed_once(tmp_path: Path) -> None:
     """A file behind a link counts once, a linked folder of the project is read once, loops end."""
     far = "connections:\n  far: {type: files, path: x}\n"
@@ -81,43 +65,6 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
     configuration = load_configuration(project)
     assert resource(configuration, "connection.far").path == "elsewhere/b.yaml"
     assert resource(configuration, "source.orders").path == "a.yaml"
-
-
-def test_values_are_yaml_1_2(tmp_path: Path) -> None:
-    labels = (
-        "yes: yes, on: 'on', n: null_, date: 2024-01-01, octal: 0o17, hex: 0xff, leading: 010, float: 1e3,"
-        " text: '5', tagged: !!str 5, number: !!int '6', real: !!float 2, time: 12:30:45, plus: +5, dot: .5"
-    )
-    text = f"connections: {{k: {{type: files, path: x, labels: {{{labels}}}}}}}\n"
-    assert resource(load(tmp_path, {"a.yaml": text}), "connection.k").body["labels"] == {
-        "yes": "yes", "on": "on", "n": "null_", "date": "2024-01-01", "octal": 15, "hex": 255, "leading": 10,
-        "float": 1000.0, "text": "5", "tagged": "5", "number": 6, "real": 2.0, "time": "12:30:45", "plus": 5,
-        "dot": 0.5,
-    }  # fmt: skip
-
-
-def test_anchors_and_merges(tmp_path: Path) -> None:
-    text = """\
-    connections: {k: {type: kafka, brokers: ["a:1"]}}
-    sources:
-      one: &base {connection: k, topic: one, trigger: &t {interval: 5s}, format: {type: text}}
-      two: {<<: *base, topic: two}
-      three: {topic: three, <<: [*base, {paused: true}], trigger: *t}
-    """
-    configuration = load(tmp_path, {"a.yaml": text})
-    two, three = resource(configuration, "source.two").body, resource(configuration, "source.three").body
-    assert two["topic"] == "two" and two["connection"] == "k" and "<<" not in two
-    assert three["topic"] == "three" and three["trigger"] == {"interval": "5s"} and three["paused"] is True
-
-
-def test_a_wrong_merge_hides_no_other_error(tmp_path: Path) -> None:
-    text = (
-        "connections: {k: {type: kafka, brokers: ['a:1'], description: &text '${var.a}', oops: 1}}\n"
-        "sources: {o: {<<: [*text, '${var.a}'], connection: k, topic: o, format: {type: raw}}}\n"
-    )
-    project = PROJECT + "variables: {a: {default: eu}}\n"
-    found = [one.code for one in errors(tmp_path, {"a.yaml": text, "mzplan.yaml": project})]
-    assert sorted(found) == ["MZ002", "MZ004"]
 
 
 DECLARED = "env: {default: dev}\n  port: {default: 5432}\n  flag: {default: true}\n  need: {}\n"
@@ -171,35 +118,6 @@ def test_a_variable_keeps_its_text_wherever_it_is_given(
     assert text(variable_files=[tmp_path / "v.vars.yaml"]) == "t-01443e5"
     monkeypatch.setenv("MZPLAN_VAR_BUILD", "007")
     assert text() == "t-007"
-
-
-def test_errors_of_variables_have_their_place_and_fix(tmp_path: Path) -> None:
-    uses = USES.replace("${var.env}.example", "${var.evn}.example").replace("${env:PG}", "${evn:PG}")
-    found = errors(tmp_path, {"mzplan.yaml": VARIABLES, "a.yaml": uses}, variables={"prot": "5"})
-    assert brief(found) == [
-        '- MZ015 Unknown variable "prot" in --var',
-        'a.yaml:4:15 MZ015 Unknown variable "evn"',
-        "a.yaml:8:15 MZ017 Malformed reference",
-        'mzplan.yaml:7:3 MZ015 The variable "need" has no value',
-    ]
-    near = [f'did you mean "{name}"?' for name in ("port", "env", "env")]
-    assert [d.hint for d in found[:3]] == near and "MZPLAN_VAR_NEED" in found[3].hint
-    assert found[1].range is not None and found[1].range.end_column == 25
-    variables = {"need": "x", "port": "seven"}  # wrong where it is used
-    found = errors(tmp_path, {"a.yaml": USES, "mzplan.yaml": VARIABLES}, variables=variables)
-    assert brief(found) == ['a.yaml:5:11 MZ005 Wrong type for "port"']
-
-
-@pytest.mark.parametrize(
-    ("written", "column", "word"),
-    [("${env.PG}", 16, "with a colon"), ("${var:env}", 16, "with a dot"), ("x${y}", 17, "${env:NAME}")],
-)
-def test_a_malformed_reference_is_an_error_at_its_place(
-    tmp_path: Path, written: str, column: int, word: str
-) -> None:
-    uses = USES.replace("${env:PG}", f"'{written}'")
-    (found,) = errors(tmp_path, {"mzplan.yaml": VARIABLES, "a.yaml": uses}, variables={"need": "x"})
-    assert brief([found]) == [f"a.yaml:8:{column} MZ017 Malformed reference"] and word in found.hint
 
 
 def test_errors_of_variable_files_have_their_place(tmp_path: Path) -> None:

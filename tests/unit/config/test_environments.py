@@ -16,7 +16,7 @@ from mzplan.operations import alter_journal
 from mzplan.runner import embedded
 from mzplan.store.store import open_store
 from tests.unit.cli_runs import PIPELINE, mzplan
-from tests.unit.config_files import PROJECT, all_text, brief, errors, write
+from tests.unit.config_files import PROJECT, errors, write
 
 SETTINGS = """\
 version: 1
@@ -76,62 +76,6 @@ def test_outside_wins_over_the_environment_and_that_over_the_default(
     assert brokers("prod", {"broker": "option"}) == (["option:9092"], {"broker": "option"})
     monkeypatch.setenv("MZPLAN_VAR_BROKER", "env")
     assert brokers("prod") == (["env:9092"], {"broker": "env"})
-
-
-def test_the_environment_is_never_guessed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = mzplan(folder, "--env", "prd", "plan", "--json")
-    assert found.code == 64 and found.error()["code"] == "MZ245"
-    assert "dev" in found.error()["detail"] and found.error()["hint"] == 'did you mean "prod"?'
-    assert mzplan(folder, "--env", "", "plan").code == 64
-    monkeypatch.setenv("MZPLAN_ENV", "prod")
-    assert mzplan(folder, "plan", "--json").json()["environment"] == "prod"
-    assert mzplan(folder, "plan", "--env", "dev", "--json").json()["environment"] == "dev"
-    monkeypatch.delenv("MZPLAN_ENV")
-    assert mzplan(folder, "plan", "--json").json()["environment"] == "dev"
-    (folder / "mzplan.yaml").write_text(SETTINGS.replace("    default: true\n", ""))
-    found = mzplan(folder, "plan", "--json")
-    assert found.code == 64 and found.error()["hint"].startswith("name one: mzplan --env dev")
-    (folder / "mzplan.yaml").write_text("version: 1\nproject: shop\nvariables: {broker: {default: a}}\n")
-    found = mzplan(folder, "--env", "prod", "plan", "--json")
-    assert found.code == 64 and "no `environments:`" in found.error()["detail"]
-
-
-def test_errors_of_entries_have_their_place(tmp_path: Path) -> None:
-    text = """\
-        version: 1
-        project: shop
-        variables: {port: {default: 5432}, user: {}}
-        environments:
-          dev: {default: true, state: {path: a}, warehouse: wa}
-          prod:
-            default: true
-            variables: {prot: hunter22}
-            warehouse: wb
-            state: {backend: postgres, host: h, port: "${var.port}", database: d, user: "${var.user}"}
-          qa: {state: {path: c, password: secret}, warehouse: wc, colour: red}
-        """
-    found = errors(tmp_path, {"mzplan.yaml": text}, environment="dev", variables={"user": "u"})
-    assert "hunter22" not in all_text(found)
-    assert brief(found) == [
-        'mzplan.yaml:7:14 MZ245 Two environments are the default: "dev" and "prod"',
-        'mzplan.yaml:8:17 MZ015 Unknown variable "prot"',
-        'mzplan.yaml:11:35 MZ016 Secret written out in "password"',
-        'mzplan.yaml:11:59 MZ004 Unknown key "colour"',
-    ]
-
-
-@pytest.mark.parametrize(
-    "entry", ["{state: 5}", "{state: {path: null}}", "{warehouse: [a]}", "{warehouse: w}, b: 5", "null"]
-)
-def test_a_wrong_type_is_an_error(tmp_path: Path, entry: str) -> None:
-    found = errors(tmp_path, {"mzplan.yaml": f"{PROJECT}environments: {{dev: {entry}}}\n"}, environment="dev")
-    assert "MZ005" in [d.code for d in found]
-
-
-def test_an_environment_is_checked_without_the_secrets_of_another(tmp_path: Path) -> None:
-    text = SETTINGS.replace('path: "state/${var.broker}"', 'path: "${nothing}"')
-    assert errors(tmp_path, {"mzplan.yaml": text}, environment="dev") == []
-    assert [d.code for d in errors(tmp_path, {"mzplan.yaml": text}, environment="prod")] == ["MZ017"]
 
 
 # --- what is never shared
@@ -220,23 +164,6 @@ def test_a_place_that_variables_make_shared_is_refused(
     assert sharing(tmp_path, one, other, top) == shared
 
 
-def test_a_shared_place_is_an_error_at_its_place(tmp_path: Path) -> None:
-    text = """\
-        version: 1
-        project: shop
-        environments:
-          one: {state: {path: s1}, warehouse: lake}
-          other:
-            state: {path: s2}
-            warehouse: ./lake/other
-        """
-    (found,) = errors(tmp_path, {"mzplan.yaml": text}, environment="one")
-    assert (found.code, str(found.range)) == ("MZ246", "mzplan.yaml:7:5")
-    assert found.summary.endswith("the warehouse of one is inside the warehouse of the other")
-    assert "mzplan.yaml:4:28" in found.detail
-    assert "one has lake (" in found.detail and "other has ./lake/other." in found.detail
-
-
 # --- the state records its environment
 
 
@@ -256,19 +183,6 @@ def test_a_state_belongs_to_one_environment(folder: Path, tmp_path: Path) -> Non
     for command in (*commands, ["pause", "source.orders", *config], ["state", "push", pulled, "--force"]):
         found = mzplan(folder, "--env", "prod", *command, "--json")
         assert (found.code, found.error()["code"]) == (7, "MZ034"), command
-
-
-def test_a_state_follows_the_name_of_its_environment(folder: Path) -> None:
-    """One that is older than `environments:` is adopted; later the environment may get another name."""
-    places = "state: {path: state/dev}\nwarehouse: ./warehouse/dev\n"
-    (folder / "mzplan.yaml").write_text(SETTINGS[: SETTINGS.index("environments:")] + places)
-    assert mzplan(folder, "apply", "--auto-approve", "--var", "where=x").code == 0
-    for name, command in (("dev", "pause"), ("live", "resume")):
-        (folder / "mzplan.yaml").write_text(SETTINGS.replace("  dev:", f"  {name}:"))
-        assert mzplan(folder, "--env", name, "plan", "--detailed-exitcode").code == 0
-        assert mzplan(folder, "--env", name, command, "source.orders").code == 0
-        state = json.loads((folder / "state" / "dev" / "mzplan.state.json").read_text())
-        assert state["environment"] == name
 
 
 # --- state-config
@@ -339,25 +253,6 @@ def test_an_interrupted_edit_is_finished_by_its_own_environment(
     assert mzplan(folder, "--env", "prod", "plan", "--detailed-exitcode").code == 0
     assert mzplan(folder, "--env", "dev", "apply", "--auto-approve").code == 0
     assert "y:9092" in pipeline.read_text()
-
-
-# --- validate
-
-
-def test_validate_looks_at_every_environment(folder: Path) -> None:
-    for place in ("warehouse/dev", "warehouse/prod", "state/dev", "state/p"):  # of any: no configuration
-        (folder / place).mkdir(parents=True)
-        (folder / place / "part.yaml").write_text("sources: {x: {type: nonsense}}\n")
-    found = mzplan(folder, "validate")
-    assert found.out == "Valid in each environment: dev (4 resources), prod (4 resources).\n"
-    assert mzplan(folder, "validate", "--env", "prod").out == "Valid: 4 resources.\n"
-    more = folder / "more.yaml"
-    more.write_text("sinks: {more: {type: console, from: orders, instance: local}}\n")
-    found = mzplan(folder, "validate", "--json")
-    assert found.code == 1 and found.error()["summary"].endswith("(environment prod)")
-    assert mzplan(folder, "validate", "--env", "dev").code == 0
-    more.write_text("sinks: {more: {type: console, from: nobody}}\n")  # in both: reported once
-    assert not mzplan(folder, "validate", "--json").error()["summary"].endswith(")")
 
 
 # --- runners

@@ -11,7 +11,6 @@ from mzplan.config import load_configuration
 from mzplan.model.diagnostics import Diagnostic
 from tests.unit.cli_runs import apply, mzplan, planned_effects
 from tests.unit.config_files import DRY, all_text, brief, errors, resource, write
-from tests.unit.features.alter.alter_runs import altered
 
 ENVIRONMENTS = """\
 variables: {least: {default: "1000"}, of: {default: big}, it: {}}
@@ -73,32 +72,6 @@ def test_a_mistake_is_an_error_at_its_place_in_the_file(
     assert all(d.excerpt is not None and d.detail and d.hint for d in found)
 
 
-def test_files_and_variables_of_environments_and_of_for_each(tmp_path: Path) -> None:
-    views = (
-        'views:\n  big: {query_file: "sql/${var.of}.sql"}\n'
-        '  v: {for_each: [a, b], query_file: "sql/${each.key}.sql"}\n'
-        "  w: {for_each: [a, b], query_file: sql/both.sql}\n"
-    )
-    sql = {
-        "big": BIG,
-        "small": "SELECT id AS s FROM orders WHERE amount < ${var.least}",
-        **{name: f"SELECT id AS {name} FROM orders" for name in ("a", "b")},
-        "both": "SELECT id, '${var.it}' AS c FROM orders",
-    }
-    files: dict[str, str | bytes] = {f"sql/{name}.sql": text for name, text in sql.items()}
-    files |= {"mzplan.yaml": DRY + ENVIRONMENTS, "a.yaml": ORDERS + views}
-    write(tmp_path, files)
-    assert query(tmp_path) == BIG
-    assert query(tmp_path, environment="prod") == "SELECT id AS s FROM orders WHERE amount < 12345678\n"
-    assert query(tmp_path, "v_b", "prod") == "SELECT id AS b FROM orders\n"
-    assert query(tmp_path, "w_a", "prod") == "SELECT id, 'b' AS c FROM orders\n"
-    both: dict[str, str | bytes] = {"sql/both.sql": "SELECT '${var.least}' AS t,\n  i AS c FROM orders"}
-    found = errors(tmp_path, {**files, **both, "sql/b.sql": "SELECT\n b FROM orders"}, environment="prod")
-    assert [f"{one.range} {one.code}" for one in found] == ["sql/b.sql:2:2 MZ019", "sql/both.sql:2:3 MZ019"]
-    assert 'for_each creates it for the key "b".' in found[0].detail
-    assert found[1].detail.endswith("and others the same way.")
-
-
 @pytest.mark.parametrize(
     ("view", "expected", "words"),
     [
@@ -145,35 +118,3 @@ def test_a_query_file_that_leads_elsewhere_is_refused_and_shows_nothing(tmp_path
     (project / "linked").symlink_to(tmp_path)
     found = [d for d in errors(project) if d.range is not None]
     assert brief(found) == [f"a.yaml:4:19 MZ001 Can't read {name}"] and "geheim" not in all_text(found)
-
-
-def test_an_inlined_view_may_have_a_query_file(tmp_path: Path) -> None:
-    view = VIEW.replace("{query_file", "{materialize: false, query_file")
-    sinks = "sinks:\n  out: {type: console, from: big}\n"
-    write(tmp_path, {"a.yaml": view + sinks, "sql/big.sql": BIG})
-    out = resource(load_configuration(tmp_path), "sink.out").body
-    assert (out["from"], out["where"]) == ("orders", "amount > 100")
-    found = problems(tmp_path, "SELECT id,\n  CAST(rand() AS DOUBLE) AS r\nFROM orders", view + sinks)
-    assert brief(found) == ["sql/big.sql:2:8 MZ304 A view that can't be inlined"]
-
-
-def test_a_rename_of_an_input_is_written_by_hand(tmp_path: Path) -> None:
-    """ALTER … RENAME refuses, and names the file; `moved_from` and `state mv` restart none."""
-    views = VIEW + "  same: {query_file: same.sql}\n"
-    same = "SELECT b.id FROM big b\n"
-    apply(write(tmp_path, {"mzplan.yaml": DRY, "a.yaml": views, "sql/big.sql": BIG, "same.sql": same}))
-    error = altered(tmp_path, "ALTER SOURCE orders RENAME TO sales", code=1).error()
-    assert (error["code"], error["range"]["line"]) == ("MZ075", 4)
-    assert error["summary"] == "query_file of view.big can't be edited in place"
-    assert 'the SQL in "sql/big.sql" must read sales' in error["detail"]
-    assert (tmp_path / "a.yaml").read_text() == views and (tmp_path / "sql/big.sql").read_text() == BIG
-
-    moved = views.replace("orders: {", "sales: {lifecycle: {moved_from: orders}, ")
-    write(tmp_path, {"mzplan.yaml": DRY, "a.yaml": moved, "sql/big.sql": BIG.replace("orders", "sales")})
-    assert planned_effects(tmp_path) == {"source.sales": "restart", "view.big": "in-place"}
-    apply(tmp_path)
-
-    assert mzplan(tmp_path, "state", "mv", "view.big", "view.large").code == 0
-    (tmp_path / "a.yaml").write_text(moved.replace("  big:", "  large:"))
-    (tmp_path / "same.sql").write_text(same.replace("big", "large"))
-    assert planned_effects(tmp_path) == {}
