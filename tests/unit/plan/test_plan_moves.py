@@ -9,7 +9,7 @@ import pytest
 
 from mzplan.features.state.edit_plans import plan_adopt, plan_forget, plan_move, plan_rollback
 from mzplan.model.diagnostics import ExitCode
-from mzplan.model.resources import Configuration, Resource
+from mzplan.model.resources import Configuration
 from mzplan.model.state import Forgotten, State
 from mzplan.plan import apply_changes, build_plan
 from tests.support import refusal
@@ -25,7 +25,6 @@ from tests.unit.small_projects import (
     kafka,
     postgres,
     project,
-    resource,
     shop,
     sink,
     source,
@@ -54,28 +53,6 @@ def test_a_renamed_source_keeps_its_id_and_its_sinks_run_on() -> None:
     assert build_plan(renamed_source(), new).is_empty
     # Without a resource of the former name, it has no effect.
     assert set(actions(build_plan(renamed_source(), State(project="shop"))).values()) == {"create"}
-
-
-def test_a_renamed_connection_restarts_nothing() -> None:
-    wanted = project(kafka("k2", lifecycle={"moved_from": "k"}), postgres(), source(connection="k2"), sink())
-    plan = build_plan(wanted, STATE)
-    for same in (plan, plan_move(STATE, at("connection.k"), at("connection.k2"))):
-        assert actions(same) == {"connection.k2": "move", "source.orders": "update"}
-        assert effects(same) == {"connection.k2": "in-place", "source.orders": "in-place"}
-
-
-def test_a_rename_with_a_change() -> None:
-    plan = build_plan(renamed_source(trigger={"interval": "9s"}), STATE)
-    assert actions(plan)["source.sales"] == "move" and effects(plan)["source.sales"] == "restart"
-    plan = build_plan(renamed_source(topic="other"), STATE)
-    assert actions(plan) == {"source.sales": "replace", "sink.orders_pg": "replace"}
-    assert commit_plan(plan, STATE).resources[at("source.sales")].generation == 2
-
-
-def test_two_resources_cannot_have_one_former_name() -> None:
-    wanted = project(kafka(), source("a", topic="orders", **MOVED), source("b", topic="orders", **MOVED))
-    found = [d for d in build_plan(wanted, STATE).diagnostics if d.code == "MZ003"]
-    assert len(found) == 1 and found[0].exit_code == ExitCode.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -127,41 +104,3 @@ def test_forgotten_storage_survives_commits() -> None:
     place = Forgotten(at("source.x"), 2)
     kept = dataclasses.replace(STATE, forgotten={"abc": place})
     assert commit(shop(new=console("new", "orders")), kept).forgotten == {"abc": place}
-
-
-# --- renames that nobody has declared
-
-
-def appending(name: str, from_: str) -> Resource:
-    return resource(f"sink.{name}", "postgres", **{"from": from_, "connection": "pg", "table": "t"})
-
-
-def test_a_plan_suggests_a_rename_that_is_not_declared() -> None:
-    state = commit(project(kafka(), postgres(), source("trips", topic="t"), appending("out", "trips")))
-    rides = source("rides", topic="t", description="what trips was")
-    plan = build_plan(project(kafka(), postgres(), rides, appending("out", "rides")), state)
-    found = {d.code: d for d in plan.diagnostics}
-    assert found["MZ289"].severity == "warning"
-    assert "source.rides looks like source.trips" in found["MZ289"].summary
-    assert "lifecycle: {moved_from: trips}" in found["MZ289"].hint
-    # The sink that would be replaced has it as its first fix, not on_replace alone.
-    assert found["MZ047"].hint.startswith("if source.rides is source.trips under another name")
-    # The fix works.
-    renamed = source("rides", topic="t", lifecycle={"moved_from": "trips"})
-    plan = build_plan(project(kafka(), postgres(), renamed, appending("out", "rides")), state)
-    assert plan.diagnostics == () and plan.summary()["replace"] == 0 and plan.summary()["move"] == 1
-
-
-def test_a_renamed_chain_is_recognised_unless_it_is_ambiguous() -> None:
-    state = commit(project(kafka(), postgres(), source("trips", topic="t"), sink("out", **{"from": "trips"})))
-
-    def suggested(*resources: Resource) -> list[str]:
-        plan = build_plan(project(postgres(), *resources), state)
-        return [str(d.address) for d in plan.diagnostics if d.code == "MZ289"]
-
-    rides = source("rides", topic="t", connection="k2")
-    renamed = sink("rides_out", **{"from": "rides"})
-    assert suggested(kafka("k2"), rides, renamed) == ["source.rides", "sink.rides_out"]
-    assert suggested(kafka(), source("rides", topic="another")) == []
-    # Nobody can tell which of two equal sources it is.
-    assert suggested(kafka(), source("one", topic="t"), source("two", topic="t")) == []

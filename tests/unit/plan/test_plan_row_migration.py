@@ -8,27 +8,21 @@ from typing import Any
 import pytest
 
 from mzplan.model.plan import Change, Plan
-from mzplan.model.resources import Configuration, Instance, Resource
+from mzplan.model.resources import Instance, Resource
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from tests.tasks import backfill
 from tests.unit.small_projects import (
-    LOCAL,
     at,
     change_of,
     commit,
     commit_plan,
-    files,
     observe,
-    postgres,
-    project,
-    resource,
     shop,
     source,
 )
 
 KEPT = {"replace": "from-collection"}
-UPSERT = {"type": "upsert", "key": ["id"]}
 
 
 def orders(columns: str = "id BIGINT, amount INT", **body: Any) -> Resource:
@@ -81,107 +75,6 @@ def test_other_columns_replace_the_source_and_its_sinks_continue(columns: str) -
     again = commit_plan(plan, state)
     assert build_plan(shop(orders=orders(columns)), again).is_empty
     assert again.resources[at("source.orders")].predecessor == after.predecessor
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "why"),
-    [
-        ("id BIGINT, n INT", "id BIGINT, n STRING", "column n changes from INT to STRING"),
-        ("id BIGINT, n BIGINT", "id BIGINT, n INT", "column n changes from BIGINT to INT"),
-        ("id BIGINT, n DECIMAL(9,2)", "id BIGINT, n DECIMAL(9,3)", "column n changes from DECIMAL(9,2)"),
-        ("id BIGINT, n INT, gone INT", "id BIGINT, more INT, n INT", "column more is new"),
-        ("id BIGINT, n INT", "id BIGINT, n INT NOT NULL", "column n gets NOT NULL"),
-        ("id BIGINT, s STRUCT<a: INT>", "id BIGINT, s STRUCT<a: BIGINT>", "column s changes"),
-    ],
-)
-def test_an_inexact_migration_rereads_everything(before: str, after: str, why: str) -> None:
-    _, plan, of_source, of_sink = planned(orders(before), orders(after))
-    assert of_source.action == of_sink.action == "replace" and not of_source.migrates_rows
-    (warning,) = [one for one in plan.diagnostics if one.severity == "warning"]
-    assert warning.code == "MZ294" and why in warning.detail
-
-
-def test_a_column_from_another_place_of_the_record_is_reread() -> None:
-    of_record = orders("id BIGINT, k STRING, n INT")
-    _, plan, of_source, _ = planned(of_record, orders("id BIGINT, n INT", include={"key": "k"}))
-    assert not of_source.migrates_rows
-    assert "column k is read from another place of the record" in plan.diagnostics[0].detail
-    both = {"key": "k", "timestamp": "t"}
-    _, _, of_source, _ = planned(orders(include=both), orders(include={"key": "k"}))
-    assert of_source.migrates_rows
-
-
-def test_another_key_replaces_the_sinks() -> None:
-    keyed, other = orders(envelope=UPSERT), orders(envelope={"type": "upsert", "key": ["amount"]})
-    _, plan, of_source, of_sink = planned(keyed, other)
-    assert of_source.migrates_rows
-    assert (of_sink.action, of_sink.migrates_rows) == ("replace", False)
-    assert "its sinks read all of these rows" in plan.diagnostics[0].detail
-
-
-def test_another_topic_or_envelope_and_a_replace_by_hand_reread_everything() -> None:
-    for after in (orders("id BIGINT", topic="another"), orders("id BIGINT", envelope=UPSERT)):
-        _, plan, of_source, of_sink = planned(orders(), after)
-        assert of_source.action == "replace" and not of_source.migrates_rows
-        assert of_sink.action == "replace" and former_generations(plan) == []
-        assert [one.partition(" ")[0] for one in notices(plan)] == ["MZ294"]
-    by_hand = build_plan(shop(orders=orders("id BIGINT")), STATE, replace=[at("source.orders")])
-    assert not change_of(by_hand, "source.orders").migrates_rows
-
-
-def test_a_plan_proposes_a_migration_unless_the_source_decides() -> None:
-    plan = build_plan(shop(orders=source(columns="id BIGINT")), commit(shop(orders=source())))
-    (told,) = notices(plan)
-    assert "would reread everything, but could reuse the rows it already has" in told
-    assert not change_of(plan, "source.orders").migrates_rows
-    says_so = source(columns="id BIGINT", lifecycle={"replace": "in-place"})
-    assert notices(build_plan(shop(orders=says_so), commit(shop(orders=source())))) == []
-
-
-BOTH = {**LOCAL, "other": Instance(name="other", type="embedded")}
-
-
-def of_files(columns: str, path: str = "/data") -> Configuration:
-    format_ = {"type": "json", "schema": columns}
-    body = {"connection": "f", "path": "in", "format": format_, "lifecycle": KEPT}
-    return project(files(path=path), resource("source.s", "files", **body))
-
-
-def of_delta(columns: str, **body: Any) -> Configuration:
-    given = {"connection": "f", "path": "in", "schema": columns, "lifecycle": KEPT, **body}
-    return project(files(), resource("source.s", "delta", **given))
-
-
-def of_slot(columns: str, **body: Any) -> Configuration:
-    given = {"connection": "pg", "tables": ["public.t"], "key": ["id"], "schema": columns, "lifecycle": KEPT}
-    return project(postgres(), resource("source.s", "postgres", **given, **body), instances=BOTH)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "migrates"),
-    [
-        (of_files("id INT"), of_files("id BIGINT"), True),
-        (of_files("id INT"), of_files("id BIGINT", path="/other"), False),
-        (of_delta("id INT, n INT"), of_delta("id BIGINT, n INT"), True),
-        (of_delta("id INT, n INT"), of_delta("id INT, n INT", key=["id"]), False),
-        (of_delta("id INT, n INT", key=["id"]), of_delta("id INT, n INT", key=["n"]), True),
-        (of_delta("id INT, n INT", key=["id"]), of_delta("id INT, n INT"), False),
-        (of_slot("id INT, n INT"), of_slot("id INT, n BIGINT"), True),
-        (of_slot("id INT, n INT"), of_slot("id INT, n BIGINT", instance="other"), False),
-    ],
-)
-def test_a_migration_needs_the_same_upstream_and_kind_of_collection(
-    before: Configuration, after: Configuration, migrates: bool
-) -> None:
-    change = change_of(build_plan(after, commit(before)), "source.s")
-    assert (change.action, change.migrates_rows) == ("replace", migrates)
-
-
-def test_a_kafka_source_migrates_its_rows_to_another_instance() -> None:
-    plan = build_plan(
-        shop(BOTH, orders=orders("id BIGINT", instance="other")), commit(shop(BOTH, orders=orders()))
-    )
-    assert change_of(plan, "source.orders").migrates_rows
 
 
 def replaced(columns: str, state: State, **seen: Any) -> Plan:

@@ -119,19 +119,6 @@ def test_the_impact_of_a_change() -> None:
     assert "style=filled" in render_graph(configuration, impact=at("connection.k"), format="dot")
 
 
-# --- pauses
-
-
-def test_a_paused_query_stays_paused_until_it_resumes() -> None:
-    now = commit(shop(orders=source(paused=True), orders_pg=sink(paused=True)))
-    changed = shop(orders=source(paused=True, trigger={"interval": "9s"}), orders_pg=sink(paused=True))
-    plan = build_plan(changed, now)
-    assert plan.changes[0].effect == "restart" and plan.fates()["update"] == 1
-    assert "source.orders  stays paused" in render_plan(plan)
-    plan = build_plan(shop(), now)
-    assert plan.fates()["resume"] == 2 and "resumes from its checkpoint" in render_plan(plan)
-
-
 # --- what belongs together is shown once
 
 
