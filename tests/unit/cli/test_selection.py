@@ -17,7 +17,7 @@ from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.operations.selection import Selection, choose
 from mzplan.render.status import in_order, status_to_json
 from tests.unit.cli_runner import following, rejecting
-from tests.unit.cli_runs import Ran, apply, mzplan, write
+from tests.unit.cli_runs import apply, mzplan, write
 from tests.unit.runner.test_status import seen_of
 from tests.unit.small_projects import at, commit, console, kafka, postgres, project, resource, sink, source
 
@@ -154,14 +154,6 @@ def test_a_change_of_many_queries_is_one_serial_and_is_followed_if_a_runner_is_a
     assert ran.code == 1 and "MZ155" in ran.err
 
 
-def test_steps_of_one_address_keep_their_document(dry: Path) -> None:
-    one = mzplan(dry, "steps", "sink.c2", "--json").json()
-    assert one["address"] == "sink.c2"
-    assert mzplan(dry, "steps", "sink.c2", "sink.c2", "--json").json() == {"queries": [one]}
-    assert mzplan(dry, "steps", "sink.c2", "--condition", "failed", "--json").json() == {"queries": []}
-    assert mzplan(dry, "steps", "sink.c*").out.count("dry") == 2
-
-
 def test_logs_of_many_queries(dry: Path) -> None:
     log = dry / ".mzplan" / "local.log"
     log.parent.mkdir(exist_ok=True)
@@ -170,25 +162,6 @@ def test_logs_of_many_queries(dry: Path) -> None:
     for selection, found in ((["sink.c*"], names[:2]), ([], names), (["--condition", "failed"], [])):
         ran = mzplan(dry, "logs", *selection)
         assert ran.code == 0 and [line.split()[3] for line in ran.out.splitlines()] == found
-
-
-@pytest.mark.parametrize("command", ["pause", "status", "logs"])
-def test_a_wrong_selection_is_a_usage_error(dry: Path, command: str) -> None:
-    def refused(*arguments: str) -> Ran:
-        ran = mzplan(dry, command, *arguments)
-        assert ran.code == 64, ran
-        return ran
-
-    assert "did you mean sink.few?" in refused("sink.fwe").err
-    assert "did you mean 'sink.f*'?" in refused("f*").err
-    assert "did you mean 'source.o*'?" in refused("sourrce.o*").err
-    assert "`mzplan status` lists the queries." in refused("?.nothing").err
-    assert "did you mean connection.k?" in refused("--connection", "kk").err
-    assert "isn't a query" in refused("connection.k").err
-    assert "KEY=VALUE" in refused("--label", "team").err
-    assert "failed" in refused("--condition", "sad").err
-    if command not in ("status", "logs"):
-        assert "--connection" in refused().err
 
 
 def test_the_shell_completes(dry: Path) -> None:

@@ -44,26 +44,3 @@ def test_names_that_are_not_ascii_set_the_encoding(tmp_path: Path) -> None:
     first, second, *_ = printed.splitlines()
     assert first.startswith("-- sink.rows") and second == "SET client_encoding = 'UTF8';"
     assert "client_encoding" not in ddl(tmp_path).out
-
-
-def test_an_address_without_a_table_is_an_error(tmp_path: Path) -> None:
-    for address, says in (
-        ("sink.out", "sink.out needs no table or grant on a server"),
-        ("source.orders", "A source of type kafka needs none"),
-        ("sink.row", "did you mean sink.rows?"),
-        ("connection.pg", "connection.pg isn't a query"),
-    ):
-        found = ddl(tmp_path, address)
-        assert (found.code, found.out) == (64, "") and "[MZ070]" in found.err and says in found.err
-
-
-def test_a_type_that_only_spark_knows_is_an_error_with_a_fix(tmp_path: Path) -> None:
-    assert "twice bigint" in ddl(tmp_path, "sink.rows", more=', select: [id, "id * 2 AS twice"]').out
-    found = ddl(tmp_path, more=', select: [id, "id * name AS twice"]')
-    assert found.code == 1 and not found.out
-    assert "[MZ301]" in found.err and "select computes twice" in found.err
-    # As the fix says.
-    fixed = ddl(tmp_path, "sink.rows", more=', select: [id, "CAST(id * name AS BIGINT) AS twice"]')
-    assert "twice bigint" in fixed.out
-    found = ddl(tmp_path, user="${env:PG_USER}")
-    assert found.code == 1 and found.err.count("[MZ301]") == 2

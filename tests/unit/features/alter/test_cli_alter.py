@@ -15,7 +15,7 @@ import pytest
 
 from mzplan.operations import alter_journal
 from tests.unit.cli_runner import following, rejecting
-from tests.unit.cli_runs import applied_with_another, apply, edit, failed, mzplan, state, with_another, write
+from tests.unit.cli_runs import applied_with_another, apply, edit, failed, mzplan, state, with_another
 from tests.unit.features.alter.alter_runs import SET, actions, alter, altered, planned
 from tests.warm_commands import warm_mzplan
 
@@ -51,27 +51,6 @@ def test_the_file_and_the_state_change_together_and_once(folder: Path) -> None:
     again = altered(folder, SET)
     assert again.json()["changes"] == [] and again.json()["edit"] is None
     assert contents(folder) == before
-
-
-def test_sources_get_another_connection_and_the_old_one_can_go(folder: Path) -> None:
-    for statement in (
-        "ALTER SOURCE orders SET CONNECTION k2",
-        "ALTER SOURCE second SET CONNECTION k2, SET DESCRIPTION = 'it' WITH (VALIDATE = false)",
-        "ALTER SOURCE second SET TRIGGER INTERVAL '5s'",
-    ):
-        assert alter(folder, statement, "--auto-approve").code == 0
-    body = state(folder)["resources"]["source.second"]["body"]
-    assert (body["connection"], body["description"], body["trigger"]) == ("k2", "it", {"interval": "5s"})
-    edit(folder, '  k: {type: kafka, brokers: ["a:9092"]}', "  {}")
-    assert actions(apply(folder)) == {"connection.k": "delete"}
-
-
-def test_an_edit_alone_is_committed_by_the_next_apply(folder: Path) -> None:
-    ran = alter(folder, SET, "--no-apply")
-    assert ran.code == 0 and "Edited pipeline.yaml" in ran.out and state(folder)["serial"] == 1
-    assert b"b:9092" in (folder / "pipeline.yaml").read_bytes()
-    apply(folder)
-    assert state(folder)["serial"] == 2
 
 
 def test_a_statement_that_fails_changes_nothing(folder: Path) -> None:
@@ -211,28 +190,3 @@ def test_a_link_stays_a_link_and_file_modes_stay(folder: Path) -> None:
     file.symlink_to("real.yml")
     assert alter(folder, SET, "--auto-approve").code == 0
     assert file.is_symlink() and "b:9092" in real.read_text() and real.stat().st_mode & 0o777 == 0o640
-
-
-def test_a_variable_that_environments_share_is_not_replaced(tmp_path: Path) -> None:
-    write(tmp_path)
-    settings = tmp_path / "mzplan.yaml"
-    settings.write_text(
-        settings.read_text() + "variables: {broker: {}, text: {default: x}}\nenvironments:\n"
-        "  dev: {variables: {broker: 'v:9092'}, state: {path: state/dev}, warehouse: ./dev}\n"
-        "  prod: {variables: {broker: 'p:9092'}, state: {path: state/prod}, warehouse: ./prod}\n"
-    )
-    pipeline = tmp_path / "pipeline.yaml"
-    edit(tmp_path, 'brokers: ["a:9092"]', 'description: "${var.text}", brokers: ["${var.broker}"]')
-    for environment in ("dev", "prod"):
-        assert mzplan(tmp_path, "--env", environment, "apply", "--auto-approve").code == 0
-    files = (settings, pipeline, tmp_path / "state" / "dev" / "mzplan.state.json")
-    before = [file.read_bytes() for file in files]
-    for statement, name in ((SET, "broker"), ("ALTER CONNECTION k DROP DESCRIPTION", "text")):
-        for more in (("--auto-approve",), ("--no-apply",), ("--dry-run",)):
-            found = failed(tmp_path, "alter", statement, *more, "--env", "dev", code=1)
-            assert found["code"] == "MZ077"
-            assert found["hint"].startswith(f"set {name} under `environments: {{dev:")
-            assert [file.read_bytes() for file in files] == before
-    # An item that stays is still written as the variable.
-    altered(tmp_path, "ALTER CONNECTION k SET BROKERS = ('v:9092', 'b:9092')", "--env", "dev")
-    assert '["${var.broker}", "b:9092"]' in pipeline.read_text()

@@ -8,7 +8,6 @@ from typing import Any
 from unittest import mock
 
 import asyncssh
-import pytest
 
 from mzplan.features.alter.key_pairs import NewKeys
 from mzplan.model.resources import PropertyEdit
@@ -113,13 +112,3 @@ def test_an_existing_public_key_is_neither_overwritten_nor_removed(tmp_path: Pat
     edit = PropertyEdit(path=("private_key",), value="${file:keys/inner-1}")
     assert refusal(lambda: NewKeys(str(folder)).make((edit,))).code == "MZ035"
     assert there.read_text() == "somebody's" and not there.with_suffix("").exists()
-
-
-@pytest.mark.parametrize("names", [("a_x", "m_x", "z_x"), ("z_x", "m_x", "a_x")])
-def test_a_change_reaches_queries_in_any_order_of_names(tmp_path: Path, names: tuple[str, str, str]) -> None:
-    inner, outer, pg = names
-    statement = f"ALTER CONNECTION {outer} SET (HOST 'h2', PORT 2222, USER 'u2')"
-    document = alter(project(tmp_path, inner, outer, pg), statement, "--dry-run", "--json").json()
-    address = f"connection.{outer} changed, through connection."
-    reached = {"sink.far": f"{address}{pg} and connection.{inner}", "source.orders": f"{address}registry"}
-    assert reasons(document) == reached and "sink.near" not in str(document["changes"])
