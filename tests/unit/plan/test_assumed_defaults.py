@@ -29,7 +29,6 @@ sinks:
 """
 RESTART = {"connection.pg": "restart", "sink.out": "restart"}
 AS_BEFORE = ", cleartext_login: allow, tls: {mode: prefer}"  # what is recorded then is as an earlier one did
-AS_NOW = ", cleartext_login: never, tls: {mode: verify-full}"
 
 
 def write(folder: Path, more: str = "", host: str = "db.example") -> Path:
@@ -66,46 +65,6 @@ def test_only_loopback_hosts_are_this_machine() -> None:
     assert [host for host in ["", *ELSEWHERE.split()] if is_loopback(host)] == []
 
 
-def test_a_new_connection_checks_certificates_and_sends_no_clear_password(tmp_path: Path) -> None:
-    apply(write(tmp_path))
-    assert recorded(tmp_path)["tls"] == {"mode": "verify-full"}
-    assert recorded(tmp_path)["cleartext_login"] == "never"
-    assert planned(tmp_path) == ({}, [])
-    assert planned(write(tmp_path, AS_NOW)) == ({}, [])
-    # It is given up in words, and then nothing is said of it any more.
-    assert planned(write(tmp_path, AS_BEFORE)) == (RESTART, [])
-
-
-@pytest.mark.parametrize("more", ["", AS_BEFORE])
-def test_a_connection_to_this_machine_keeps_the_old_defaults(tmp_path: Path, more: str) -> None:
-    apply(write(tmp_path, more, host="localhost"))
-    assert not {"tls", "cleartext_login"} & recorded(tmp_path).keys()
-    assert planned(write(tmp_path, host="localhost")) == ({}, [])
-    # If it leaves this machine, it restarts anyway, and the plan shows the new default.
-    ran = mzplan(write(tmp_path), "plan", "--json")
-    (change,) = [c for c in ran.json()["changes"] if c["address"] == "connection.pg"]
-    assert {f["path"] for f in change["fields"]} == {"host", "tls.mode", "cleartext_login"}
-
-
-def test_a_committed_connection_keeps_its_defaults_with_a_warning(tmp_path: Path) -> None:
-    apply(write(tmp_path, AS_BEFORE))
-    body = recorded(tmp_path)
-    assert not {"tls", "cleartext_login"} & body.keys()
-    write(tmp_path)
-    assert planned(tmp_path) == ({}, ["MZ116"])
-    said = mzplan(tmp_path, "plan").out
-    assert "connection.pg keeps defaults of an earlier mzplan" in said
-    assert "tls.mode is prefer: anybody on the network can read everything" in said
-    assert AS_BEFORE.removeprefix(", ") in said and AS_NOW.removeprefix(", ") in said
-    apply(tmp_path)
-    assert recorded(tmp_path) == body
-    # Either way that the message names.
-    assert planned(write(tmp_path, AS_BEFORE)) == ({}, [])
-    assert planned(write(tmp_path, AS_NOW)) == (RESTART, [])
-    # One of the two is said: the other goes on.
-    assert planned(write(tmp_path, ", cleartext_login: never")) == (RESTART, ["MZ116"])
-
-
 def test_a_change_or_rename_of_a_committed_connection_keeps_its_defaults(tmp_path: Path) -> None:
     apply(write(tmp_path, AS_BEFORE))
     write(tmp_path, ", port: 6432")
@@ -118,17 +77,6 @@ def test_a_change_or_rename_of_a_committed_connection_keeps_its_defaults(tmp_pat
     assert planned(tmp_path)[1] == ["MZ116"]
     apply(tmp_path)
     assert "tls" not in recorded(tmp_path, "other")
-
-
-@pytest.mark.parametrize("mode", ["prefer", "verify-full"])
-def test_alter_writes_the_assumed_defaults(tmp_path: Path, mode: str) -> None:
-    apply(write(tmp_path, AS_BEFORE))
-    write(tmp_path)
-    statement = f"ALTER CONNECTION pg SET (SSL MODE = '{mode}', CLEARTEXT LOGIN = 'never')"
-    assert mzplan(tmp_path, "alter", statement, "--auto-approve").code == 0
-    assert f"tls: {{mode: {mode}}}, cleartext_login: never" in (tmp_path / "pipeline.yaml").read_text()
-    assert recorded(tmp_path).get("tls", {}).get("mode", "prefer") == mode
-    assert planned(tmp_path) == ({}, [])
 
 
 def connected(host: str, **given: Any) -> dict[str, Any]:
@@ -151,31 +99,6 @@ def test_libpq_gets_the_recorded_tls_options(monkeypatch: pytest.MonkeyPatch, tm
     (tmp_path / ".postgresql").mkdir()
     (tmp_path / ".postgresql" / "root.crt").write_text("")
     assert "sslrootcert" not in connected("db.example", tls={"mode": "verify-full"})  # libpq takes it
-
-
-REGISTRY = "connections:\n  r: {type: schema-registry, url: '%s', user: u, password: '${env:PW}'%s}\n"
-
-
-@pytest.mark.parametrize(
-    ("url", "more", "codes"),
-    [
-        ("http://registry.example:8081", "", ["MZ116"]),
-        ("http://registry.example:8081", ", cleartext_login: allow", []),
-        ("http://127.0.0.1:8081/below", "", []),
-        ("https://registry.example", "", []),
-    ],
-)
-def test_a_clear_password_for_a_registry_is_warned_of(
-    tmp_path: Path, url: str, more: str, codes: list[str]
-) -> None:
-    write(tmp_path)
-    (tmp_path / "pipeline.yaml").write_text(REGISTRY % (url, more))
-    assert planned(tmp_path) == ({"connection.r": "none"}, codes)
-    apply(tmp_path)
-    assert planned(tmp_path) == ({}, codes)
-    (tmp_path / "pipeline.yaml").write_text(REGISTRY % (url, ", cleartext_login: allow"))
-    changes, codes = planned(tmp_path)
-    assert codes == [] and set(changes.values()) <= {"in-place"}  # no restart for being silenced
 
 
 @pytest.mark.parametrize(
