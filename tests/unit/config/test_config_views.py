@@ -1,20 +1,13 @@
-"""Views by SQL: inputs, columns and keys that follow from the query, and errors at their place."""
+"""Limits of views by SQL. tests/cases/transcripts shows what follows from a query, and its errors."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from mzplan.schema.view_query import parse_view
 from tests.hostile_expressions import HOSTILE, HOSTILE_VIEWS
-from tests.unit.config_files import errors, load, resource
-
-ORDERS = """\
-sources:
-  orders: {type: local, schema: "id BIGINT NOT NULL, customer VARCHAR(20), amount DECIMAL(10,2), \
-tags ARRAY<STRING>"}
-  latest: {type: local, schema: "id BIGINT, name STRING", key: [id]}
-"""
+from tests.unit.config_files import all_text, errors
 
 
 def view(query: str, more: str = "", name: str = "v") -> str:
@@ -35,14 +28,25 @@ def test_hostile_sql_is_an_error_at_its_place(tmp_path: Path) -> None:
     assert {d.range.path for d in found if d.range} == views.keys()
 
 
-def test_a_column_of_an_inlined_view_may_be_called_like_a_word_of_sql(tmp_path: Path) -> None:
-    views = """\
-views:
-  words: {materialize: false, query: "SELECT id AS `from`, amount AS `distinct`, tags AS `all` FROM orders"}
-  v: {query: "SELECT `all`, `from`, `distinct` AS `from2` FROM words WHERE `from` > 1"}
-  w: {query: "SELECT `from` FROM words"}
-"""
-    found = load(tmp_path, {"a.yaml": ORDERS + views})
-    v, w = (resource(found, f"view.{name}").body["query"] for name in ("v", "w"))
-    assert parse_view(v).body["select"] == ["tags AS `all`", "id AS `from`", "amount AS from2"]
-    assert parse_view(w).collection.text == "orders" and parse_view(w).body["select"] == ["id AS `from`"]
+def inlined(query: str) -> dict[str, Any]:
+    return {"materialize": False, "query": query}
+
+
+def text_of(folder: Path, views: dict[str, Any]) -> str:
+    """Return the text of the errors of a project with these views."""
+    source = "sources: {orders: {type: local, schema: id BIGINT}}\n"
+    return all_text(errors(folder, {"a.yaml": f"{source}views: {json.dumps(views)}\n"}))
+
+
+def test_a_query_reads_a_hundred_times_at_most(tmp_path: Path) -> None:
+    """Spark computes a name in WITH, or an inlined view, again wherever it is read."""
+    twice = "SELECT id FROM {0} UNION ALL SELECT id FROM {0}"
+    names = ", ".join(f"c{n} AS ({twice.format(f'c{n - 1}')})" for n in range(1, 20))
+    query = f"WITH c0 AS (SELECT id FROM orders), {names} SELECT id FROM c"
+    assert text_of(tmp_path, {"v": {"query": f"{query}6"}}) == ""
+    assert "would read collections 524,288 times" in text_of(tmp_path, {"v": {"query": f"{query}19"}})
+
+    views = {f"v{n}": inlined(twice.format(f"v{n - 1}" if n else "orders")) for n in range(6)}
+    query = f"WITH x AS ({twice.format('v5')}) SELECT id FROM x"
+    assert "would read collections 128 times" in text_of(tmp_path, {**views, "v": {"query": query}})
+    assert text_of(tmp_path, {**views, "v": {"query": "SELECT id FROM v5"}}) == ""
