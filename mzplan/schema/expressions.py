@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from mzplan.schema.constants import constant_fault
+from mzplan.schema.faults import java_fault, types_fault, varying_in
 from mzplan.schema.functions import (
     AGGREGATES,
     GENERATORS,
@@ -48,33 +49,6 @@ _NOT_PLAIN = VALUES | _words(
     "from group having ilike in interval is lateral like limit map not on or order over regexp rlike "
     "select some struct then time timestamp timestamp_ltz timestamp_ntz trim try_cast union using when where "
     "window x"
-)
-# Calls whose value changes each time: sqlglot's classes, and names of functions. See also _VARYING_TEXT.
-_VARYING_NODES = _words(
-    "CurrentDate CurrentDatetime CurrentTime CurrentTimestamp Localtime Localtimestamp Rand Randn Randstr "
-    "Shuffle Systimestamp Uniform Uuid"
-)
-_VARYING = _words(
-    "curdate current_date current_time current_timestamp getdate input_file_block_length "
-    "input_file_block_start input_file_name localtimestamp monotonically_increasing_id now rand randn random "
-    "randstr shuffle spark_partition_id sysdate uniform uuid"
-)
-# Functions that call any method of any Java class, with the rights of the runner.
-JAVA = _words("java_method reflect try_reflect")
-# Functions that read the files and addresses that an XML document type names.
-XPATH = _words(
-    "xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string"
-)
-# Functions that read types from a text, and the index of that argument. As JSON, the text could name classes.
-TYPED = {"from_json": 1, "from_csv": 1, "from_xml": 1, "variant_get": 2, "try_variant_get": 2}
-SCHEMA_OF = _words("schema_of_csv schema_of_json schema_of_xml")
-_VARYING_TEXT = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
-# Functions that read a text as a time: sqlglot's classes, and names of functions.
-_OF_TIMES = _words(
-    "AddMonths AtTimeZone Cast DateTrunc Dayname Extract Hour LastDay Minute Monthname MonthsBetween NextDay "
-    "Quarter Second StrToUnix TimeStrToTime TimestampAdd TimestampDiff TimestampTrunc TryCast TsOrDsAdd "
-    "TsOrDsToDate UnixDate UnixMicros UnixMillis UnixSeconds date_part datepart to_timestamp_ltz "
-    "to_timestamp_ntz try_to_date try_to_timestamp weekday"
 )
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _STATELESS = "an expression here looks at one row at a time"
@@ -162,23 +136,6 @@ def _unquote(word: str) -> str:
     return word[1:-1] if word.startswith("`") else word
 
 
-def fault_of(tree: Any, text: str) -> tuple[str, int] | None:
-    """Return why an expression must not run, and the position in the query's text; None if it may run.
-
-    Expressions must not call Java, compute constants that may take long, or use types that aren't DDL.
-    """
-    reader = _Reader("", text)
-    return reader._java_fault(tree) or constant_fault(tree, text) or reader._types_fault(tree)
-
-
-def varying_in(tree: Any, text: str) -> tuple[str, int] | None:
-    """Return a part of an expression whose value changes each time, and its position in the query's text.
-
-    Returns None for an expression without such a part.
-    """
-    return _Reader("", text)._varying_part(tree)
-
-
 class _Reader:
     """Reads an expression from sqlglot's tree of a query that consists of this expression only."""
 
@@ -198,15 +155,15 @@ class _Reader:
             return Parsed("it is several expressions: write each as an item of its own")
         tree = query.args["where"].this if self.where else query.expressions[0]
         if problem := (
-            self._java_fault(tree)
+            java_fault(tree, self.text)
             or self._state_fault(tree)
             or self._star_fault(tree)
             or constant_fault(tree, self.text, self.skipped)
-            or self._types_fault(tree)
+            or types_fault(tree, self.text)
         ):
             return Parsed(*problem)
         columns = tuple(self._columns(tree))
-        varies = self._varying_part(tree)
+        varies = varying_in(tree, self.text)
         unknown = tuple(unknown_functions(tree, self.text, self.skipped))
         bare_ = tuple(bare_calls(tree, self.text))
         if self.where:
@@ -240,55 +197,6 @@ class _Reader:
                     "`*` must be an item of its own, or have EXCEPT; in a call, name the columns",
                     self._offset(star),
                 )
-        return None
-
-    def _types_fault(self, tree: Any) -> tuple[str, int] | None:
-        """Return the fault of the first call that reads types from text that isn't plain DDL."""
-        from sqlglot import exp
-
-        for node in tree.find_all(exp.Func):
-            is_named = isinstance(node, exp.Anonymous)
-            name = str(node.name if is_named else node.sql_name()).lower()
-            if name in TYPED:
-                given = node.expressions if is_named else [node.this, node.args.get("expression")]
-                types = given[TYPED[name]] if len(given) > TYPED[name] else None
-                inferred = isinstance(types, exp.Anonymous) and str(types.name).lower() in SCHEMA_OF
-                plain = isinstance(types, exp.Literal) and is_ddl(types.this) and "\\" not in types.this
-                if types is not None and not (inferred or plain):
-                    why = f"{name} takes its types as DDL, such as 'a INT, b STRING', or from schema_of_…"
-                    return why, max(self.text.lower().find(name), 0)
-        return None
-
-    def _varying_part(self, tree: Any) -> tuple[str, int] | None:
-        """Return the first part whose value changes each time, as SQL, and its position."""
-        from sqlglot import exp
-
-        for node in tree.walk(bfs=False):
-            if isinstance(node, exp.Cast) and node.this is None:  # made from a call without arguments
-                raise ValueError("a cast of nothing")
-            called = str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
-            times = type(node).__name__ in _OF_TIMES or called in _OF_TIMES
-            parts = (part.unnest() for part in node.iter_expressions()) if times else ()
-            text = next((part.name for part in parts if _is_varying_text(part)), "")
-            is_random = called == "aes_encrypt" and not _has_vector(node.expressions)
-            if called in _VARYING or is_random or text or type(node).__name__ in _VARYING_NODES:
-                shown = f"'{text}'" if text and not isinstance(node, exp.Cast) else node.sql(dialect="spark")
-                word = text or shown.partition("(")[0]
-                return shown, max(self.text.lower().find(word.lower()), 0)
-        return None
-
-    def _java_fault(self, tree: Any) -> tuple[str, int] | None:
-        """Return the fault of the first call of Java or XPath, also by a quoted or qualified name."""
-        from sqlglot import exp
-
-        for node in tree.find_all(exp.Anonymous):
-            name = str(node.name)
-            if name.lower() in JAVA:
-                why = f"{name} calls Java code with the rights of the runner; use functions of Spark SQL"
-                return why, max(self.text.find(name), 0)
-            if name.lower() in XPATH:
-                why = f"{name} opens any file or address that a document type in the text names; use from_xml"
-                return why, max(self.text.find(name), 0)
         return None
 
     def _state_fault(self, tree: Any) -> tuple[str, int] | None:
@@ -344,17 +252,3 @@ class _Reader:
             if inner is not None and "start" in inner.meta
         ]
         return max(0, min(starts, default=self.skipped) - self.skipped)
-
-
-def _is_varying_text(node: Any) -> bool:
-    return bool(node.is_string and _VARYING_TEXT.match(node.name))
-
-
-def _has_vector(arguments: list[Any]) -> bool:
-    """Return whether aes_encrypt with these arguments uses no random vector."""
-    return len(arguments) > 4 or (len(arguments) > 2 and arguments[2].name.upper() == "ECB")
-
-
-def is_ddl(types: str) -> bool:
-    """Return whether Spark reads a text with types as DDL rather than as JSON."""
-    return not types.lstrip().startswith(("{", "[", '"'))

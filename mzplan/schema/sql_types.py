@@ -242,6 +242,16 @@ class ExpressionTypes:
             return "DECIMAL(8,6)"
         return "INT" if _PARTS.fullmatch(name) else None
 
+    def _inner(self, node: Any) -> str | None:
+        return self.of(node.this)
+
+    def _window(self, node: Any) -> str | None:
+        type_ = self._first(node)
+        return struct_of([Column("start", type_), Column("end", type_)]) if type_ in TIMES else None
+
+    def _window_time(self, node: Any) -> str | None:
+        return field_type(self._first(node), "end")
+
     def _variable(self, node: Any) -> str | None:
         return self._variables.get(node.name.lower())
 
@@ -488,6 +498,9 @@ _RULES: Mapping[str, Callable[[ExpressionTypes, Any], str | None]] = {
         ("to_number try_to_number", ExpressionTypes._to_number),
         ("variant_get try_variant_get", ExpressionTypes._of_variant),
         ("WithinGroup", ExpressionTypes._ordered),
+        ("Filter", ExpressionTypes._inner),
+        ("session_window window", ExpressionTypes._window),
+        ("window_time", ExpressionTypes._window_time),
         (_HIGHER_ORDER, ExpressionTypes._higher_order),
     )
     for name in names.split()

@@ -46,15 +46,14 @@ from mzplan.spark.maintenance import compact_target, first_copy, measure_backlog
 from mzplan.spark.migration import RowMigration
 from mzplan.spark.pools import SchedulerPools, pool_count
 from mzplan.spark.progress import Progress, ProgressListener
-from mzplan.spark.projection import analysed_outputs, ensure_columns, outputs_of
+from mzplan.spark.projection import ensure_columns, outputs_of
 from mzplan.spark.query import RunningQuery
 from mzplan.spark.relational_streams import require_place, tables_in_order
-from mzplan.spark.relational_views import QuerySessions, analysed_by_sql, is_relational_view
 from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.tasks.open_tasks import check_arguments
 from mzplan.spark.versions import require_features, require_readable
-from mzplan.spark.view_functions import function_of, outputs_of_function
+from mzplan.spark.views import QuerySessions, analysed, is_relational_view
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.elsewhere import stored_elsewhere
@@ -210,12 +209,9 @@ class SparkExecutor(SparkDriver):
 
     def _require_view(self, spark: SparkSession, query: ResolvedQuery) -> None:
         """Raise MzplanError unless the view has the plan's columns and can continue from its checkpoint."""
-        if not is_relational_view(query):
-            ensure_columns(self._outputs(query), query)
-            return
-        rows = analysed_by_sql(spark, query, self._connectors)
+        rows = analysed(spark, query, self._connectors)
         ensure_columns(outputs_of(rows), query)
-        if not query.description.snapshots:
+        if is_relational_view(query) and not query.description.snapshots:
             checkpoint = Checkpoint.of(self._warehouse, *query.description.place)
             require_place(checkpoint, query, tables_in_order(rows, query, self._warehouse))
 
@@ -264,11 +260,7 @@ class SparkExecutor(SparkDriver):
         """Return the columns that a sink or view writes; without Spark, as far as they are known."""
         if self._spark is None:
             return outputs_without_spark(query)
-        if (compute := function_of(self._connectors, query)) is not None:
-            return outputs_of_function(self._spark, compute, query, self._connectors)
-        if is_relational_view(query):
-            return outputs_of(analysed_by_sql(self._spark, query, self._connectors))
-        return analysed_outputs(self._spark, query, self._connectors.position(query.description))
+        return outputs_of(analysed(self._spark, query, self._connectors))
 
     def _connector(self, query: ResolvedQuery) -> Side:
         type_ = query.description.type

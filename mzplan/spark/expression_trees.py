@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from mzplan.schema.expressions import SCHEMA_OF, TYPED, XPATH, is_ddl
+from mzplan.schema.faults import SCHEMA_OF, TYPED, XPATH, is_ddl
 from mzplan.schema.functions import functions
 
 CATALYST = "org.apache.spark.sql.catalyst."

@@ -164,15 +164,20 @@ def _require_allowed(rows: DataFrame, base: DataFrame, place: str, query: Resolv
 
 
 def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -> tuple[Output, ...]:
-    """Return the columns of a sink or a view as Spark analyses them, without any table.
+    """Return the columns of a sink or a row view as Spark analyses them, without any table.
 
     Raises MzplanError MZ019.
     """
+    return outputs_of(analysed_rows(spark, query, position))
+
+
+def analysed_rows(spark: SparkSession, query: ResolvedQuery, position: str) -> DataFrame:
+    """Return the rows of a sink or a row view over no rows. Raises MzplanError MZ019."""
     query = read_by(query)
     projected = project(empty_rows(spark, query.columns, position), query)
     if query.keys and "where" in query.body:
         _refuse_times(analysed_plan(projected), query)
-    return outputs_of(projected)
+    return projected
 
 
 def empty_rows(spark: SparkSession, columns: Sequence[Column], position: str) -> DataFrame:

@@ -29,7 +29,6 @@ from mzplan.spark.progress import ProgressListener
 from mzplan.spark.projection import ensure_columns, outputs_of, read_by, with_all_columns
 from mzplan.spark.query import RunningQuery, resume_point
 from mzplan.spark.relational_streams import RelationalRun
-from mzplan.spark.relational_views import QuerySessions, is_relational_view
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import (
     collection_stream,
@@ -41,7 +40,7 @@ from mzplan.spark.tasks.interface import TaskContext
 from mzplan.spark.tasks.open_tasks import do_open_tasks
 from mzplan.spark.tasks.progress import TasksUnderWay
 from mzplan.spark.versions import take_over
-from mzplan.spark.view_functions import function_of, rows_of_function
+from mzplan.spark.views import QuerySessions, function_of, is_relational_view, rows_of_function
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.generation_move import GenerationMove, require_not_migrated
 from mzplan.warehouse.late_rows import rows_behind_watermark

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mzplan.connectors.frames.types import CLOCK
-from mzplan.schema.expressions import JAVA, XPATH
+from mzplan.schema.faults import JAVA, XPATH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

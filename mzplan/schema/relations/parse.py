@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from mzplan.model.address import is_valid_name
-from mzplan.schema.expressions import fault_of
+from mzplan.schema.faults import fault_of
 from mzplan.schema.functions import NO_FUNCTION, is_aggregate, unknown_functions
 from mzplan.schema.sql_text import (
     BareText,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mzplan.schema.expressions import varying_in
+from mzplan.schema.faults import varying_in
 from mzplan.schema.relations.parse import QueryError, generator_of
 from mzplan.schema.relations.tree import Analysis, Block, Operator
 

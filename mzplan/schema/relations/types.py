@@ -1,8 +1,8 @@
-"""The result types of aggregate functions, windows and generators, by Spark 4's rules."""
+"""The types of expressions in a SELECT, and the columns of generators such as explode."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -11,7 +11,7 @@ from mzplan.schema.relations.parse import QueryError, generator_of, start_of
 from mzplan.schema.relations.scopes import Scope
 from mzplan.schema.sql_text import BareText, arguments_of
 from mzplan.schema.sql_types import ExpressionTypes
-from mzplan.schema.type_rules import TIMES, field_type, inside, pair_of, struct_of
+from mzplan.schema.type_rules import field_type, inside, pair_of
 from mzplan.schema.type_rules import wider as common_type
 
 
@@ -27,11 +27,7 @@ class QueryTypes(ExpressionTypes):
 
     def of(self, node: Any) -> str | None:
         """Return the type in canonical DDL; None if only Spark knows it."""
-        if not self._is_certain:
-            return None
-        node = node.unnest()
-        rule = _RULES.get(self.function_name(node))
-        return rule(self, node) if rule else super().of(node)
+        return super().of(node) if self._is_certain else None
 
     def column(self, node: Any) -> str | None:
         """Return the type of a column, or of a field in it. Raises QueryError for an unknown column."""
@@ -76,23 +72,3 @@ class QueryTypes(ExpressionTypes):
                 type_ = common_type(type_, other) if type_ and other else None
             columns.append((f"col{place}", type_))
         return columns
-
-    # ── aggregate functions
-
-    def _filter(self, node: Any) -> str | None:
-        return self.of(node.this)
-
-    def _window(self, node: Any) -> str | None:
-        type_ = self._first(node)
-        return struct_of([Column("start", type_), Column("end", type_)]) if type_ in TIMES else None
-
-    def _window_time(self, node: Any) -> str | None:
-        return field_type(self._first(node), "end")
-
-
-_RULES: Mapping[str, Callable[[QueryTypes, Any], str | None]] = {
-    "Filter": QueryTypes._filter,
-    "session_window": QueryTypes._window,
-    "window": QueryTypes._window,
-    "window_time": QueryTypes._window_time,
-}

@@ -32,10 +32,10 @@ from mzplan.spark import failures
 from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.query_trees import analysed_plan
-from mzplan.spark.relational_views import own_session
 from mzplan.spark.streams import collection_stream
 from mzplan.spark.verification.source import Exactness, exactness_of
 from mzplan.spark.view_sql import rows_by_sql
+from mzplan.spark.views import own_session
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import decoding

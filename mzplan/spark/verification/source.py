@@ -33,8 +33,8 @@ from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.expression_trees import class_of, short_name
 from mzplan.spark.projection import project, read_by
 from mzplan.spark.query_trees import analysed_plan, elements, nodes_of
-from mzplan.spark.relational_views import own_session
 from mzplan.spark.view_sql import rows_by_sql
+from mzplan.spark.views import own_session
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.content_hash import ContentHash
