@@ -120,14 +120,17 @@ def analysed(spark: SparkSession, query: ResolvedQuery, connectors: Connectors) 
     if compute is None and not is_relational_view(query):
         return analysed_rows(spark, query, position)
     session = own_session(spark) if compute is None else spark
-    empty = {
-        name: empty_rows(session, columns_of(read.type, read.body), connectors.position(read))
-        for name, read in description.inputs.items()
-    }
+
+    def empty(reads: Mapping[str, CollectionRead]) -> dict[str, DataFrame]:
+        return {
+            name: empty_rows(session, columns_of(read.type, read.body), connectors.position(read))
+            for name, read in reads.items()
+        }
+
     if compute is not None:
-        return rows_of_function(compute, empty, query, position)
+        return rows_of_function(compute, empty(description.reads), query, position)
     streams = {name: _empty_stream(session, read) for name, read in description.reads.items()}
-    tables = {name: empty[name] for name in description.snapshots}
+    tables = empty(description.snapshots)
     rows = rows_by_sql(session, streams, tables, query, position)
     require_stream(rows, query)
     return rows
