@@ -218,9 +218,12 @@ def take_upstream(
         recorded, position = checkpoint.upstream(), checkpoint.position()
         if not checkpoint.log.has_begun() or recorded is None:
             checkpoint.record_upstream(found)
-        elif position is not None and checkpoint.log.unfinished() is None and found != recorded:
-            if (extended := connector.extended(query, position, found)) is not None:
-                checkpoint.log.move(extended)
+        elif (
+            position is not None
+            and checkpoint.log.unfinished() is None
+            and (extended := connector.extended(query, position, found)) is not None
+        ):
+            checkpoint.log.move(extended)
             checkpoint.record_upstream(found)
         return
     former, position = checkpoint.upstream(), checkpoint.position()

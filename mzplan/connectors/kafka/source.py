@@ -160,8 +160,8 @@ class KafkaSource(KafkaPositions, SourceConnector):
             if (difference := self.compare(query, known, found)) is not None:
                 raise MzplanError(difference)
             if topics_in(found).keys() > topics_in(known).keys():  # the pattern matches a new topic
-                checkpoint.record_upstream(found)
-                known = found
+                known = {**found, "topics": {**found["topics"], **known["topics"]}}
+                checkpoint.record_upstream(known)
 
         return check
 

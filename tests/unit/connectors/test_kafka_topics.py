@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from mzplan.connectors.api.upstreams import take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.kafka import probe
 from mzplan.connectors.kafka.offsets import Part, as_entry, offsets_in
@@ -21,6 +23,7 @@ from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from tests.support import refusal
 from tests.unit.connectors.test_connectors_kafka import GIVEN, query, source
+from tests.unit.connectors.test_first_copies import Written
 
 FORMAT = GIVEN["format"]
 SINGLE = "STRUCT<partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
@@ -137,6 +140,42 @@ def test_a_position_gets_the_offsets_of_new_topics(monkeypatch: pytest.MonkeyPat
     assert KafkaSource().extended(by_pattern, position, found) == extended
     assert edges == ["latest", "earliest"]
     assert KafkaSource().extended(asked, extended or "", found) is None
+
+
+def test_a_start_moves_the_checkpoint_to_new_topics_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def edge_offsets(
+        client: Any, query: Any, parts: Any, edge: str, *, dirty: bool = False
+    ) -> dict[Part, int]:
+        return dict.fromkeys(parts, 7 if edge == "latest" else 2)
+
+    monkeypatch.setattr("mzplan.connectors.kafka.offsets.edge_offsets", edge_offsets)
+    monkeypatch.setattr("mzplan.connectors.kafka.positions.edge_offsets", edge_offsets)
+    known = cluster(a=("1", 1), b=("2", 1))
+    monkeypatch.setattr(probe.KafkaProbe, "client_of", lambda self, query: known)
+    asked, former = several(topics=["a", "b"]), several(topics=["a"])
+    found = probe.identify(known, asked, False)
+    written = Written(tmp_path, "kafka", {"topics": ["a"]})
+    written.start()
+    written.step(0, {"a": {"0": 3}})
+    checkpoint = written.checkpoint
+    checkpoint.record_upstream(probe.identify(known, former, False))
+    written.spark.joinpath("commits/0").unlink()  # the step is interrupted, so it runs first
+    take_upstream(KafkaSource(), asked, checkpoint, found, dict)
+    assert checkpoint.log.newest() == 0
+    written.step(0, {"a": {"0": 3}})
+    for _ in range(2):
+        take_upstream(KafkaSource(), asked, checkpoint, found, dict)
+        assert json.loads(checkpoint.position() or "") == {"a": {"0": 3}, "b": {"0": 2}}
+        assert (checkpoint.log.committed(), checkpoint.upstream()) == (1, found)
+    # A login that may not see the ids doesn't make mzplan forget them.
+    unseen = {
+        **found,
+        "topics": {name: {**topic, "topic_id": None} for name, topic in found["topics"].items()},
+    }
+    take_upstream(KafkaSource(), asked, checkpoint, unseen, dict)
+    assert checkpoint.upstream() == found
 
 
 def test_an_entry_of_the_offset_log_is_read_and_written_alike() -> None:
