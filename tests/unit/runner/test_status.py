@@ -71,7 +71,9 @@ def shown(observation: Observation | None, as_of: float | None = None) -> Projec
 
 
 def project_of(world: World) -> Any:
-    return SimpleNamespace(store=world.store, settings=SimpleNamespace(instances={}, environment=""))
+    return SimpleNamespace(
+        store=world.store, settings=SimpleNamespace(instances={}, environment="", directory="/")
+    )
 
 
 def status_text(world: World) -> str:
