@@ -44,6 +44,7 @@ class ProposalAnswerer:
         self.secret_values = secret_values
         self._in_flight: dict[str, Future[None]] = {}
         self._looked_at = -math.inf  # monotonic seconds
+        self._problem: MzplanError | None = None  # of the last look
 
     def poll(self) -> bool:
         """Start answering new proposals. Return True while any answer is in progress."""
@@ -63,9 +64,15 @@ class ProposalAnswerer:
         """
         now = time.monotonic()
         if self.controller.busy and now - self._looked_at < self.store.backend.idle_interval:
+            if self._problem is not None:  # nobody knows yet whether the store answers again
+                raise self._problem
             return []
-        self._looked_at = now
-        return self.store.proposals.open(self.instance)
+        self._looked_at, self._problem = now, None
+        try:
+            return self.store.proposals.open(self.instance)
+        except MzplanError as problem:
+            self._problem = problem
+            raise
 
     def _answer(self, proposal: Proposal, until: float) -> None:
         try:

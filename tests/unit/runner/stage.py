@@ -236,6 +236,7 @@ class Stage:
         resources = self.committed.resources
         asked = tuple(describe(resources[Address.parse(name)], resources) for name in names)
         made = self._client.proposals.make("local", asked)
+        self.wait(1.0)  # a busy runner doesn't look in every round
         self.settle()
         answer = self._client.proposals.read_answer(made)
         codes = [d.code for d in answer.diagnostics] if answer is not None else None
