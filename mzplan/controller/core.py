@@ -190,7 +190,7 @@ class Controller:
             return InstanceOverview()
         wanted, decisions, counted = self.wanted, self.decisions, self.executor.query_counters()
         in_flight = queries.in_flight
-        active = [a for a, d in decisions.items() if d.run is not None or a in in_flight]
+        active = dict.fromkeys(a for a, d in decisions.items() if d.run is not None or a in in_flight)
         states, stall, tasks = {}, self.executor.stall(), self.executor.tasks_under_way()
         for address in dict.fromkeys([*wanted, *active]):
             query = wanted[address].description if address in wanted else None
