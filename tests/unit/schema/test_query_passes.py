@@ -1,0 +1,80 @@
+"""The passes over the tree of a query: what each of them finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from mzplan.schema.columns import parse_columns
+from mzplan.schema.relations.analysis import NAMES, PASSES, Pass, analyse
+from mzplan.schema.relations.parse import QueryError, parse_query
+from mzplan.schema.relations.tree import Analysis, Block, Input, Join
+
+INPUTS = {
+    "orders": Input(parse_columns("id BIGINT, customer STRING, ts TIMESTAMP"), "source.orders", True, "ts"),
+    "payments": Input(parse_columns("id BIGINT, paid DOUBLE, ts TIMESTAMP"), "source.payments", True, "ts"),
+    "cities": Input(parse_columns("customer STRING, city STRING"), "source.cities", False),
+}
+MARKS = {"orders": {"column": "ts"}, "payments": {"column": "ts"}}
+
+
+def analysed(sql: str, passes: Sequence[Pass] = NAMES) -> Analysis:
+    query = parse_query(sql)
+    inputs = {name: INPUTS[name] for name in query.places}
+    marks = {name: mark for name, mark in MARKS.items() if name in inputs}
+    return analyse(query, inputs, {"watermarks": marks}, passes)
+
+
+@pytest.mark.parametrize(
+    ("sql", "kinds"),
+    [
+        ("SELECT id FROM orders NATURAL JOIN cities", []),
+        (
+            "WITH a AS (SELECT DISTINCT id, ts FROM orders) SELECT ts, count(*) AS n FROM a "
+            "JOIN payments USING (id, ts) GROUP BY ts",
+            ["DISTINCT", "join", "aggregation"],
+        ),
+        (
+            "SELECT o.ts FROM orders o LEFT JOIN (SELECT id, ts FROM payments GROUP BY id, ts) p "
+            "ON o.id = p.id AND o.ts = p.ts",
+            ["aggregation", "outer join"],
+        ),
+        ("SELECT id, ts FROM orders UNION SELECT id, ts FROM payments", ["DISTINCT"]),
+        (
+            "SELECT customer, n FROM (SELECT customer, count(*) AS n FROM cities GROUP BY 1) x "
+            "JOIN orders USING (customer)",
+            [],
+        ),
+    ],
+)
+def test_operators_with_state_are_in_the_order_in_which_spark_computes_them(
+    sql: str, kinds: list[str]
+) -> None:
+    assert [operator.kind for operator in analysed(sql).operators] == kinds
+
+
+def test_the_tree_has_each_select_with_its_joins_and_groups() -> None:
+    root = analysed(
+        "SELECT window(o.ts, '1 hour') AS w, max(paid) AS m FROM orders o NATURAL JOIN "
+        "(SELECT id, paid, ts FROM payments WHERE paid > 1) p GROUP BY w"
+    ).root
+    inner, join, outer = root.walk()
+    assert isinstance(inner, Block) and inner.groups is None and isinstance(join, Join) and outer is root
+    assert (join.using, [relation.name for relation in join.left], join.right.name) == (
+        ("id", "ts"),
+        ["o"],
+        "p",
+    )
+    assert root.groups is not None and len(root.groups) == 1
+    assert [(item.field.name, root.groups_in(item)) for item in root.items] == [("w", {0}), ("m", set())]
+
+
+def test_the_state_depends_on_the_columns_that_names_stand_for() -> None:
+    """But not on the names of collections."""
+    sql = "SELECT DISTINCT * FROM orders NATURAL JOIN payments"
+    analysis = analysed(sql, PASSES)
+    assert analysis.state and analysis.aliases == ["id", "ts"]
+    assert not analysed("SELECT id FROM orders", PASSES).state
+    with pytest.raises(QueryError, match="none of the rows come from a stream"):
+        analysed("SELECT city FROM cities", PASSES)
