@@ -17,7 +17,7 @@ from mzplan.connectors.postgres.sink.content import make_query_reader
 from mzplan.connectors.postgres.sink.copy import Copy, Session
 from mzplan.connectors.postgres.source.replication import SESSION, ReplicationLink
 from mzplan.connectors.postgres.tables import find_table
-from mzplan.host.bounded_postgres import session_statement
+from mzplan.host.postgres_session import session_statement
 from mzplan.store.backends.postgres import PostgresBackend
 from tests.contract.postgres_sources import Tables, connection_of
 from tests.support import execute, rows_of

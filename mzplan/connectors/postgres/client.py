@@ -1,7 +1,4 @@
-"""Connects to PostgreSQL with time limits. Diagnostics never show a password.
-
-RemoteOptions adapt a connection string to another machine of a cluster, on which a task runs.
-"""
+"""Connects to PostgreSQL with time limits. Diagnostics never show a password."""
 
 from __future__ import annotations
 
@@ -9,10 +6,8 @@ import contextlib
 import math
 import os
 import socket
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,41 +17,11 @@ from psycopg.conninfo import make_conninfo
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
 from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, remote_tunnel, through_tunnel
+from mzplan.connectors.postgres.remote_options import RemoteOptions
 from mzplan.host.bounded_postgres import BoundedConnection
-from mzplan.host.network import libpq_security, system_roots
+from mzplan.host.network import libpq_security
 from mzplan.model.diagnostics import error
 from mzplan.secrets.files import read_pem
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteOptions:
-    """The options of a connection string that differ on another machine.
-
-    `tunnel`: opens the SSH tunnel on the machine that calls it, and yields the tunnel's local port.
-    `roots`: certificates to trust (PEM).
-    `use_system_roots`: trust the certificates that the machine trusts. Only without `roots`.
-    """
-
-    tunnel: Callable[[], contextlib.AbstractContextManager[int]] | None = None
-    roots: bytes | None = field(default=None, repr=False)
-    use_system_roots: bool = False
-
-    @contextlib.contextmanager
-    def options(self) -> Iterator[str]:
-        """Yield options that override the connection string's, valid inside the `with` block."""
-        with contextlib.ExitStack() as opened:
-            options = f"port={opened.enter_context(self.tunnel())}" if self.tunnel is not None else ""
-            roots: str | None = (system_roots() or "") if self.use_system_roots else None
-            if self.roots is not None:  # libpq reads certificates only from a file
-                file = opened.enter_context(tempfile.NamedTemporaryFile(prefix="mzplan-", suffix=".pem"))
-                file.write(self.roots)
-                file.flush()
-                roots = file.name
-            if roots is not None:
-                escaped = roots.replace("\\", "\\\\").replace("'", "\\'")
-                options += f" sslrootcert='{escaped}'"
-            yield options
-
 
 # Seconds per address of the host name. libpq's minimum is 2.
 _CONNECT_TIMEOUT_S = 4

@@ -18,7 +18,8 @@ import pytest
 from adbc_driver_manager import AdbcStatusCode, IntegrityError
 
 from mzplan.connectors.api.queries import ResolvedConnection
-from mzplan.connectors.postgres.client import RemoteOptions, conninfo, remote_options_of
+from mzplan.connectors.postgres.client import conninfo, remote_options_of
+from mzplan.connectors.postgres.remote_options import RemoteOptions
 from mzplan.connectors.postgres.sink import content, tasks
 from mzplan.connectors.postgres.sink.output import Target
 from mzplan.warehouse.content_hash import HASH
@@ -114,7 +115,7 @@ def test_a_task_trusts_the_certificates_of_its_machine(
 ) -> None:
     found = remote_options_of(connection(1, mode="verify-full"), str(tmp_path))
     assert found == RemoteOptions(use_system_roots=True)
-    monkeypatch.setattr("mzplan.connectors.postgres.client.system_roots", lambda: "/it's/here")
+    monkeypatch.setattr("mzplan.connectors.postgres.remote_options.system_roots", lambda: "/it's/here")
     with found.options() as options:
         assert options.strip() == r"sslrootcert='/it\'s/here'"
     assert remote_options_of(connection(1, mode="prefer"), str(tmp_path)) is None

@@ -12,16 +12,11 @@ from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import EXISTS
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import in_one_task
-from mzplan.connectors.postgres.client import (
-    RemoteOptions,
-    connect,
-    hang_up,
-    open_conninfo,
-    remote_options_of,
-)
+from mzplan.connectors.postgres.client import connect, hang_up, open_conninfo, remote_options_of
 from mzplan.connectors.postgres.definition import key_of
 from mzplan.connectors.postgres.identity import check_database, record_target
 from mzplan.connectors.postgres.problems import Problem
+from mzplan.connectors.postgres.remote_options import RemoteOptions
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target, shape_of
 from mzplan.connectors.postgres.sink.refusals import REFUSED, explain_batch_error, unstorable_text_error
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput

@@ -23,7 +23,7 @@ from mzplan.connectors.postgres.sink.target_probe import usable_table
 from mzplan.connectors.postgres.tables import Connection, fetch_row
 from mzplan.connectors.postgres.types import TargetColumn, quoted
 from mzplan.endpoints.arrow import build_array
-from mzplan.host.bounded_postgres import session_statement
+from mzplan.host.postgres_session import session_statement
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
 

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.postgres.client import RemoteOptions
-from mzplan.host.bounded_postgres import session_statement
+from mzplan.connectors.postgres.remote_options import RemoteOptions
+from mzplan.host.postgres_session import session_statement
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema

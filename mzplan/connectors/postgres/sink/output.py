@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.postgres.client import RemoteOptions
+from mzplan.connectors.postgres.remote_options import RemoteOptions
 from mzplan.connectors.postgres.sink.copy import Copy, Session
 from mzplan.connectors.postgres.types import literal, quoted
 from mzplan.endpoints.interface import Step, StepError, Written, checked_step

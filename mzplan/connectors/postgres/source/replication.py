@@ -21,7 +21,7 @@ from psycopg.conninfo import make_conninfo
 
 from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.types import quoted
-from mzplan.host.bounded_postgres import session_statement
+from mzplan.host.postgres_session import session_statement
 
 # The server ends the stream of a reader that is silent this long, which frees its slot.
 _SENDER_TIMEOUT_S = 120.0
