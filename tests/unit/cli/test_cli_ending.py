@@ -153,7 +153,7 @@ class PanicException(BaseException):
 def test_an_interrupt_counts_even_if_a_library_raises_another_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException, number: signal.Signals
 ) -> None:
-    def serials(self: Store) -> list[int]:
+    def serials(self: Store, first: int = 0) -> list[int]:
         try:
             signal.raise_signal(number)
         except KeyboardInterrupt:
