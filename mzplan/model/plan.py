@@ -9,6 +9,7 @@ from typing import Any, Literal
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause, CauseKind
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.query_changes import QueryChange
 from mzplan.model.resources import Instance, RunnerSettings
 from mzplan.model.state import Canary, ResourceState
 from mzplan.model.stored import SPARSE, InstanceName, stored
@@ -103,6 +104,7 @@ class Change:
     - `cause`: why the query starts or stops, unless a configuration change is the reason.
     - `inputs`: the collections that a new generation is computed from.
     - `target`: what a new generation does to the target; None for a query without a target.
+    - `query`: what becomes of a view's state; None if its query doesn't change.
     """
 
     address: Address
@@ -119,6 +121,7 @@ class Change:
     cause: CauseKind | None = field(default=None, metadata=SPARSE)
     inputs: tuple[InputExtent, ...] = field(default=(), metadata=SPARSE)
     target: TargetEffect | None = field(default=None, metadata=SPARSE)
+    query: QueryChange | None = field(default=None, metadata=SPARSE)
 
     @property
     def fate(self) -> Fate:

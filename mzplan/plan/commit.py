@@ -15,10 +15,12 @@ from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.history import CommitRecord
 from mzplan.model.plan import Change, FieldChange, Plan
+from mzplan.model.query_changes import column_text
 from mzplan.model.resources import Resource
 from mzplan.model.state import ResourceState, State, needed_by
 from mzplan.model.words import changed_parts, one_line, safe
 from mzplan.plan.canaries import canaries_after
+from mzplan.plan.query_change import STATE
 
 MAX_DETAIL = 300  # characters; the state holds it once for each query
 _MAX_FIELDS = 5  # per resource
@@ -50,7 +52,7 @@ def _run_of(record: ResourceState) -> tuple[Any, ...]:
 def _cause(
     change: Change, serial: int, changes: Mapping[Address, Change], edits: dict[Address, str]
 ) -> Cause:
-    own = _edits(change.fields)
+    own = _edits(tuple(f for f in change.fields if change.query is None or f.path != STATE))
     if change.cause is not None or change.before is None:
         text = change.reason
     else:
@@ -63,13 +65,22 @@ def _cause(
             for address in change.triggered_by
             if edits[address]
         ]
-        text = "; ".join(filter(None, (own, *others))) or change.reason
+        text = "; ".join(filter(None, (_columns(change), own, *others))) or change.reason
     return Cause(
         cause=change.cause or "change",
         serial=serial,
         through=change.triggered_by[0] if change.triggered_by else None,
         detail=one_line(text, MAX_DETAIL),
     )
+
+
+def _columns(change: Change) -> str:
+    """Return from which step a resumed view computes its columns differently; "" if it is replaced."""
+    if change.query is None or change.action == "replace":
+        return ""
+    state = f"state {change.query.state}" if change.query.state != "kept" else ""
+    shown = map(column_text, change.query.columns[:_MAX_FIELDS])
+    return safe("; ".join(filter(None, (state, *shown))))
 
 
 def _edits(fields: tuple[FieldChange, ...]) -> str:

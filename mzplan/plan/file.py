@@ -35,7 +35,7 @@ _DISPLAY_FIELDS = frozenset(
 )
 _WRITTEN_BY_COMMIT = ("because", "analysis")  # fields of a record that the commit computes again
 # Fields that explain a change. They depend on the readable secrets and on the rows in collections.
-_EXPLANATIONS = ("reason", "through", "inputs", "target")
+_EXPLANATIONS = ("reason", "through", "inputs", "target", "query")
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:

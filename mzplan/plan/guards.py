@@ -17,7 +17,8 @@ from mzplan.model.plan import Change
 from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import first_names, scalar_text
-from mzplan.plan.targets import changed_readings, effect_on_target, has_same_query
+from mzplan.plan.query_change import changed_readings, has_same_query
+from mzplan.plan.targets import effect_on_target
 from mzplan.schema.columns import Column
 from mzplan.schema.kinds import EXACTLY_ONCE, resource_kind
 from mzplan.schema.source_columns import columns_of

@@ -50,6 +50,7 @@ from mzplan.plan.moves import (
     rename_records,
     undeclared_moves,
 )
+from mzplan.plan.query_change import query_change, with_query_effects, with_replace_costs
 from mzplan.plan.row_migration import check_migrations, predecessor_of
 from mzplan.plan.targets import with_targets
 from mzplan.plan.warnings import check_joins, check_mixed_results, check_shared_targets, with_inputs
@@ -210,6 +211,7 @@ class _Planner:
                 self._plan(address)
         changes = [self._with_effect(change) for change in self.planned.values()]
         changes = with_targets(with_inputs(changes, self.before, self.statuses), self.statuses)
+        changes = with_replace_costs(changes, self.after, self.statuses)
         return (*changes, *self._deletes())
 
     def downstream(self, changes: tuple[Change, ...]) -> tuple[Address, ...]:
@@ -261,6 +263,8 @@ class _Planner:
         effects: DependencyEffects,
     ) -> Change | None:
         forced = after.address in self.forced
+        changed = query_change(before, after, (self.before, self.after))
+        fields = with_query_effects(fields, changed, after)
         own = heaviest([change.effect for change in fields])
         # Whether the upstream stays the same: another connection may lead to another upstream.
         keeps_upstream = all(field.effect != "replace" for field in fields if field.path in after.references)
@@ -310,6 +314,7 @@ class _Planner:
             before=before,
             after=after,
             cause=cause_kind,
+            query=changed,
         )
 
     def _holds(self, address: Address, references: Collection[str]) -> bool:

@@ -15,14 +15,14 @@ from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, InputExtent
 from mzplan.model.state import ResourceState
 from mzplan.plan.highlights import row_fields
-from mzplan.plan.targets import STATE
+from mzplan.plan.query_change import STATE, extent_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.object_names import identity
 from mzplan.schema.relations.analysis import NAMES, analyse
 from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
 from mzplan.schema.relations.rules import watermarks_for
 from mzplan.schema.relations.tree import Analysis, Input
-from mzplan.schema.source_columns import columns_of, keys_of
+from mzplan.schema.source_columns import columns_of
 
 Records = Mapping[Address, ResourceState]
 _RESULTS = {"sum": "sums", "count": "counts", "avg": "averages", "min": "minima", "max": "maxima"}
@@ -167,25 +167,9 @@ def _inputs(
             continue
         if change is not None and change.before is not None:
             record = change.before  # under its old name, as its runner knows it
-        extent = _extent(record, statuses)
+        extent = extent_of(record, statuses)
         if extent is not None:
             yield replace(extent, address=address, is_table=role in reader.snapshots)
-
-
-def _extent(record: ResourceState, statuses: Mapping[str, Status]) -> InputExtent | None:
-    """Return the extent of a collection; None if this generation has no reported step."""
-    seen = record.observed_in(statuses)
-    if seen is None or seen.generation != record.generation or not seen.last_steps:
-        return None
-    since, since_time = seen.since or (None, None)
-    return InputExtent(
-        address=record.address,
-        last_step=seen.last_steps[0][0],
-        rows=seen.total_rows,
-        is_keyed=bool(keys_of(record.type, record.body)),
-        since=since,
-        since_time=since_time,
-    )
 
 
 _DECIDING = frozenset(["query", "watermarks"])

@@ -32,6 +32,7 @@ from mzplan.render.html import (
 )
 from mzplan.render.plan_groups import group_changes, row_lines, shapes, title
 from mzplan.render.plan_text import ALWAYS, SIGNS, pause_effect, turns, variables_of
+from mzplan.render.query_text import is_explained, query_lines, worst_state
 from mzplan.render.text import (
     MAX_SERVER_VALUE,
     brief,
@@ -143,7 +144,8 @@ def _verdict(plan: Plan) -> str:
     if plan.downstream:
         keep = "keeps" if len(plan.downstream) == 1 else "keep"
         running = f" {many(len(plan.downstream), 'query', 'queries')} downstream {keep} running."
-    return f"{text}{running} {plan.unaffected:,} unaffected. Planned on serial {plan.serial}."
+    worst = f" **{state}**" if (state := worst_state(plan)) else ""
+    return f"{text}{running} {plan.unaffected:,} unaffected. Planned on serial {plan.serial}.{worst}"
 
 
 def _digest(plan: Plan) -> str:
@@ -305,7 +307,7 @@ def _after_move(change: Change) -> str:
 def _details(change: Change, most: int = 0) -> Iterator[str]:
     """Yield the lines of a change's fields. For `most`, see `_field`."""
     yield from _fields(change, most)
-    yield from (f"      {line}" for line in row_lines(change))
+    yield from (f"      {line}" for line in (*query_lines(change), *row_lines(change)))
 
 
 def _fields(change: Change, most: int = 0) -> Iterator[str]:
@@ -314,7 +316,8 @@ def _fields(change: Change, most: int = 0) -> Iterator[str]:
             yield from _added(field, most)
         return
     for field in change.fields:
-        yield from _field(field, most)
+        if not is_explained(change, field):
+            yield from _field(field, most)
 
 
 def _added(field: FieldChange, most: int) -> Iterator[str]:

@@ -10,7 +10,6 @@ from mzplan.model.plan import Change, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.highlights import restarts_elsewhere
-from mzplan.plan.targets import query_change
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.event_text import cause_to_json, drift_to_json
 from mzplan.secrets.references import REFERENCE, format_place, placed_references
@@ -80,19 +79,13 @@ def change_to_json(change: Change) -> dict[str, Any]:
         "fields": [encode(field) for field in fields],
         "reason": change.reason,
         "triggered_by": [str(address) for address in change.triggered_by],
-        **_query(change),
+        **({"query": encode(change.query)} if change.query is not None else {}),
         **({"inputs": [encode(extent) for extent in change.inputs]} if change.inputs else {}),
         **({"target": encode(change.target)} if change.target is not None else {}),
         **_for_policies(change),
         **_through(change),
         **_moved_from(change),
     }
-
-
-def _query(change: Change) -> dict[str, Any]:
-    """Return how the query of a view changes; {} if it doesn't."""
-    changed = query_change(change)
-    return {"query": encode(changed)} if changed is not None else {}
 
 
 def _through(change: Change) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from mzplan.model.words import count, first_names
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.highlights import changed_settings, restarts_elsewhere
-from mzplan.plan.targets import query_change
 from mzplan.render.diagnostics import merge_equal, render_diagnostics
 from mzplan.render.event_text import drift_lines
 from mzplan.render.plan_groups import (
@@ -23,6 +22,7 @@ from mzplan.render.plan_groups import (
     row_lines,
     shapes,
 )
+from mzplan.render.query_text import is_explained, query_lines, worst_state
 from mzplan.render.text import Paint, brief, cut, edit_of, full_length, lines_changed, lines_of, safe, value
 from mzplan.render.warnings import MAX_SERVER_EDITS, warnings_of
 
@@ -75,7 +75,7 @@ def verdict(plan: Plan) -> str:
         shown[shown.index(f"{counts['restart']} to restart")] += f" ({away} elsewhere)"
     shown += [f"{count(len(plan.settings_changes), 'setting')} to change"] if plan.settings_changes else []
     shown += [f"{len(plan.resuming)} to resume"] if plan.resuming else []
-    return f"Plan: {', '.join(shown)}."
+    return f"Plan: {', '.join(shown)}. {worst_state(plan)}".rstrip()
 
 
 def plan_parts(plan: Plan) -> tuple[list[list[tuple[Change, list[str]]]], list[str]]:
@@ -211,12 +211,14 @@ class _Renderer:
         if change.action == "create" and change.after is not None:
             fields = all_fields(change.after)
         for field in fields:
-            yield f"    {self._field(field, change.action)}"
+            if not is_explained(change, field):
+                yield f"    {self._field(field, change.action)}"
         yield from (f"    {line}" for line in (*self._reasons(change), *row_lines(change)))
 
     def _group_key(self, change: Change) -> tuple[str, ...]:
         """Return everything that is shown for a change except its name. Equal changes are grouped."""
-        fields = tuple(self._field(field, change.action) for field in change.fields)
+        shown = (field for field in change.fields if not is_explained(change, field))
+        fields = tuple(self._field(field, change.action) for field in shown)
         turn = self._turn(change.address)
         if change.action == "create":
             return (change.action, str(self.shapes.get(change.address)), turn)
@@ -232,7 +234,8 @@ class _Renderer:
         because = list(self._reasons(first))
         cause = f" {because.pop()}" if len(because) == 1 else ""
         yield f"{sign} {', '.join(filter(None, parts))}{cause}"
-        yield from (f"    {self._field(field, first.action)}" for field in first.fields)
+        shown = (field for field in first.fields if not is_explained(first, field))
+        yield from (f"    {self._field(field, first.action)}" for field in shown)
         if first.action == "create":
             yield from (f"    {safe(f.path)}: {_each(v, self.whole)}" for f, v in common_fields(group))
         yield from (f"    {line}" for line in (*because, *group_row_lines(group, whole=self.whole)))
@@ -255,10 +258,8 @@ class _Renderer:
         return _block(f"{path}:{mark}", changed) if changed else f"{path}: {edit_of(field)}{mark}"
 
     def _reasons(self, change: Change) -> Iterator[str]:
-        """Yield why the state is lost, and the dependencies that cause the change, with their fields."""
-        queried = query_change(change)
-        if queried is not None and queried.state != "kept":
-            yield f"its state can't be kept: {queried.because}"
+        """Yield what becomes of the state, and the dependencies that cause the change, with their fields."""
+        yield from query_lines(change)
         for cause in change.triggered_by:
             dependency = self.by_address.get(cause)
             way = change.ways.get(cause, ())

@@ -77,3 +77,22 @@ def test_an_example_keeps_its_state_in_the_checkout_and_a_copy_keeps_its_own(tmp
     for name in environment_names(tmp_path / "copy"):
         copied = load_project(tmp_path / "copy", environment=name)
         assert copied.state["path"] == f"state/{name}" and copied.warehouse == f"./warehouse/{name}"
+
+
+def test_a_policy_denies_a_lost_state(tmp_path: Path) -> None:
+    labels = "labels: {team: a, severity: b}"
+    views = (
+        f"sources:\n  orders: {{type: local, schema: 'customer STRING, amount INT, tax INT', {labels}}}\n"
+        "views:\n  totals:\n    query: SELECT customer, sum(amount) AS total FROM orders GROUP BY customer\n"
+        f"    output: update\n    key: [customer]\n    {labels}\n"
+    )
+    write(tmp_path)
+    (tmp_path / "pipeline.yaml").write_text(views)
+    assert mzplan(tmp_path, "apply", "--auto-approve").code == 0
+    (tmp_path / "pipeline.yaml").write_text(views.replace("sum(amount)", "sum(tax)"))
+    denied = checked(mzplan(tmp_path, "plan", "--json").json(), 1, environment="dev")
+    assert len(denied) == 1 and denied[0].startswith(
+        "view.totals: its state is mixed (`sum(tax)` takes the place"
+    )
+    (tmp_path / "pipeline.yaml").write_text(views.replace("FROM orders", "FROM orders WHERE TRUE"))
+    assert checked(mzplan(tmp_path, "plan", "--json").json(), 0) == ["No policy denies this plan."]

@@ -1,0 +1,209 @@
+"""The effect of a changed query on the state that the previous query has computed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from difflib import unified_diff
+
+from mzplan.model.address import Address, natural
+from mzplan.model.graph import DependencyGraph
+from mzplan.model.observed import Observation, Status
+from mzplan.model.plan import Change, FieldChange, InputExtent
+from mzplan.model.query_changes import QueryChange, ReplaceCost, StateVerdict
+from mzplan.model.state import ResourceState
+from mzplan.schema.columns import Column, spark_type
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
+from mzplan.schema.source_columns import columns_of, keys_of
+from mzplan.schema.states.comparison import compare_states
+from mzplan.schema.states.description import StateDescription, describe_state
+from mzplan.schema.states.normal import UndecidedError
+from mzplan.schema.states.rows import Input
+from mzplan.schema.view_query import gives_same_rows
+
+Records = Mapping[Address, ResourceState]
+STATE = "state"  # the property with the digest of the stateful part of the query
+
+
+def has_same_query(change: Change) -> bool:
+    """Whether a view's query means the same. A rewrite of a stateless query counts as another."""
+    if change.before is None or change.after is None or change.before.type != change.after.type:
+        return False
+    if change.action == "replace":  # perhaps for another input, which looks like a new name
+        return False
+    if change.query is not None and change.query.is_rewritten:
+        return True
+    kind = resource_kind(change.address.kind, change.after.type)
+    bodies = (
+        {name: record.body.get(name) for name in kind.row_properties}
+        for record in (change.before, change.after)
+    )
+    return kind.query_property is not None and gives_same_rows(kind, *bodies)
+
+
+def query_change(
+    before: ResourceState, after: ResourceState, records: tuple[Records, Records]
+) -> QueryChange | None:
+    """Return the change of a view's query; None if it doesn't change.
+
+    `records`: all records before and after, under the names that the two records use.
+    """
+    if before.type != after.type:
+        return None
+    property_ = resource_kind(after.address.kind, after.type).query_property
+    if property_ is None:
+        return None
+    old, new = (str(record.body.get(property_, "")).splitlines() for record in (before, after))
+    states = before.body.get(STATE), after.body.get(STATE)
+    if old == new and states[0] == states[1]:
+        return None
+    diff = "\n".join(list(unified_diff(old, new, lineterm=""))[2:])
+    if None in states or states[0] == states[1]:
+        state, because = _of_one(*states)
+        return QueryChange(diff=diff, state=state, because=because)
+    try:
+        described = [
+            _described(r, known, property_) for r, known in zip((before, after), records, strict=True)
+        ]
+    except UndecidedError as reason:
+        return QueryChange(diff=diff, state="unknown", because=f"mzplan can't compare the states: {reason}")
+    changed = compare_states(*described)
+    because = changed.because
+    if old == new and before.body.get("watermarks") == after.body.get("watermarks"):
+        is_alias = before.body.get("aliases") != after.body.get("aliases")
+        why = "a name now stands for another value" if is_alias else "`*` now selects other columns"
+        because = f"{why}: {because}" if changed.state != "kept" else why
+    return QueryChange(
+        diff=diff,
+        state=changed.state,
+        because=because,
+        operators=changed.operators,
+        columns=changed.columns,
+        is_rewritten=changed.is_rewritten,
+    )
+
+
+def _described(record: ResourceState, records: Records, property_: str) -> StateDescription:
+    """Return the state of a view's query over the columns of its inputs. Raises UndecidedError."""
+    if record.snapshots:
+        raise UndecidedError("it reads snapshots")
+    marks = record.body.get("watermarks", {})
+    inputs = {}
+    for address in record.reads.values():
+        read = records[address]
+        plain = tuple(
+            Column(column.name, spark_type(column.type), column.nullable)
+            for column in columns_of(read.type, read.body)
+        )
+        inputs[address.name] = Input(plain, marks.get(address.name, {}).get("column", ""))
+    return describe_state(str(record.body[property_]), inputs)
+
+
+def with_query_effects(
+    fields: tuple[FieldChange, ...], changed: QueryChange | None, after: ResourceState
+) -> tuple[FieldChange, ...]:
+    """Return the field changes; the one of the state replaces the view unless the new query can use it."""
+    if changed is None or changed.state == "kept":
+        return fields
+    if changed.state != "lost" and after.body.get("on_query_change") == "resume":
+        return fields
+    return tuple(replace(field, effect="replace") if field.path == STATE else field for field in fields)
+
+
+def with_replace_costs(
+    changes: Sequence[Change], records: Records, statuses: Mapping[str, Status]
+) -> list[Change]:
+    """Return the changes, with the steps and costs of changed queries as runners have last reported them.
+
+    `records`: the records after the plan.
+    """
+    return [
+        replace(change, query=_costed(change, change.query, records, statuses))
+        if change.query is not None and change.query.has_state
+        else change
+        for change in changes
+    ]
+
+
+def _costed(
+    change: Change, changed: QueryChange, records: Records, statuses: Mapping[str, Status]
+) -> QueryChange:
+    before = change.before
+    assert before is not None, "only a committed view has a changed query"
+    seen = before.observed_in(statuses)
+    columns = changed.columns
+    resumes = change.action != "replace"
+    if resumes and seen is not None and seen.generation == before.generation:
+        columns = tuple(replace(column, since_step=seen.step + 1) for column in columns)
+    reach = DependencyGraph.of(records).reach([change.address]) if resumes and columns else ()
+    return replace(
+        changed,
+        columns=columns,
+        sinks=tuple(sorted((a for a in reach if a.writes_target), key=natural)),
+        cost=_cost(before, seen, records, statuses) if changed.state != "kept" else None,
+    )
+
+
+def _cost(
+    view: ResourceState, seen: Observation | None, records: Records, statuses: Mapping[str, Status]
+) -> ReplaceCost:
+    """Return what a new generation of a view would read; unknown parts are None."""
+    extents = [extent_of(records[a], statuses) for a in view.reads.values() if a in records]
+    known = [extent for extent in extents if extent is not None]
+    if not known or len(known) < len(extents):
+        return ReplaceCost()
+    counts = [extent.rows for extent in known]
+    rows = None if None in counts else sum(count or 0 for count in counts)
+    rate = seen.processed_rows_per_second if seen is not None else 0.0
+    seconds = round(rows / rate, 1) if rows is not None and rate > 0 else None
+    return ReplaceCost(steps=sum(extent.last_step + 1 for extent in known), rows=rows, seconds=seconds)
+
+
+def extent_of(record: ResourceState, statuses: Mapping[str, Status]) -> InputExtent | None:
+    """Return the extent of a collection; None if this generation has no reported step."""
+    seen = record.observed_in(statuses)
+    if seen is None or seen.generation != record.generation or not seen.last_steps:
+        return None
+    since, since_time = seen.since or (None, None)
+    return InputExtent(
+        address=record.address,
+        last_step=seen.last_steps[0][0],
+        rows=seen.total_rows,
+        is_keyed=bool(keys_of(record.type, record.body)),
+        since=since,
+        since_time=since_time,
+    )
+
+
+def changed_readings(change: Change) -> dict[str, tuple[int, int]]:
+    """Return how often a relational query reads its streams, before and after, for those where it changes."""
+    if change.before is None or change.after is None:
+        return {}
+    before, after = (_readings(record) for record in (change.before, change.after))
+    return {
+        name: (before[name], after[name]) for name in before if name in after and before[name] != after[name]
+    }
+
+
+def _readings(record: ResourceState) -> Mapping[str, int]:
+    kind = resource_kind(record.address.kind, record.type)
+    if kind.query_property is None or not is_relational(record.body) or record.snapshots:
+        return {}
+    try:
+        query = parse_query(str(record.body[kind.query_property]))
+    except QueryError:  # of another version
+        return {}
+    return Counter(table.name for table in query.tables.values())
+
+
+def _of_one(before: str | None, after: str | None) -> tuple[StateVerdict, str]:
+    """Return the verdict unless both queries keep state and their digests differ."""
+    if before is None and after is None:
+        return "kept", "neither query keeps state"
+    if before is None:
+        return "lost", "the earlier query kept no state"
+    if after is None:
+        return "lost", "the new query keeps no state"
+    return "kept", "the queries differ only in names, spaces and comments"

@@ -1,0 +1,9 @@
+-- mixed
+-- one side of the join keeps `id`, `tax`, `ts` instead of `id`, `amount`, `ts`, and the state has the former columns
+-- output: append
+
+SELECT o.id, o.amount, p.paid FROM orders o JOIN payments p ON o.id = p.order_id AND p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 HOUR
+
+-- becomes
+
+SELECT o.id, o.tax AS amount, p.paid FROM orders o JOIN payments p ON o.id = p.order_id AND p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 HOUR

@@ -1,0 +1,8 @@
+-- mixed
+-- the groups are `region` instead of `customer`, and the state has the former keys
+
+SELECT customer, sum(amount) AS total FROM orders GROUP BY customer
+
+-- becomes
+
+SELECT region AS customer, sum(amount) AS total FROM orders GROUP BY region

@@ -1,0 +1,9 @@
+-- mixed
+-- `amount > 2` is a new condition below the state: the state has rows that the former query chose
+-- output: append
+
+SELECT o.id, o.amount, p.paid FROM (SELECT id, amount, ts FROM orders) o JOIN payments p ON o.id = p.order_id AND p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 HOUR
+
+-- becomes
+
+SELECT o.id, o.amount, p.paid FROM (SELECT id, amount, ts FROM orders WHERE amount > 2) o JOIN payments p ON o.id = p.order_id AND p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 HOUR

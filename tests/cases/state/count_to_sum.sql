@@ -1,0 +1,8 @@
+-- mixed
+-- `sum(n)` takes the place of `count(*)`, and Spark stores aggregates by position
+
+SELECT customer, count(*) AS x FROM orders GROUP BY customer
+
+-- becomes
+
+SELECT customer, sum(n) AS x FROM orders GROUP BY customer

@@ -1,0 +1,8 @@
+-- mixed
+-- `sum(n - m)` takes the place of `sum(n + m)`, and Spark stores aggregates by position
+
+SELECT customer, sum(n + m) AS s FROM orders GROUP BY customer
+
+-- becomes
+
+SELECT customer, sum(n - m) AS s FROM orders GROUP BY customer

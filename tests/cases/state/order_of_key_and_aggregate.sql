@@ -1,0 +1,8 @@
+-- kept
+-- the change is above the state, and applies to rows written from now on
+
+SELECT customer, sum(amount) AS total FROM orders GROUP BY customer
+
+-- becomes
+
+SELECT sum(amount) AS total, customer FROM orders GROUP BY customer

@@ -1,0 +1,8 @@
+-- kept
+-- both queries compute the same state
+
+SELECT customer, sum(amount) AS total FROM orders GROUP BY customer
+
+-- becomes
+
+SELECT customer, sum(amount) AS total FROM (SELECT customer, amount, region FROM orders) x GROUP BY customer

@@ -1,0 +1,9 @@
+-- mixed
+-- the groups are `window(ts, '1 minute', '1 minute', '15 seconds')`, `customer` instead of `window(ts, '1 minute')`, `customer`, and the state has the former keys
+-- output: append
+
+SELECT window(ts, '1 minute').start AS minute, customer, sum(amount) AS total FROM orders GROUP BY window(ts, '1 minute'), customer
+
+-- becomes
+
+SELECT window(ts, '1 minute', '1 minute', '15 seconds').start AS minute, customer, sum(amount) AS total FROM orders GROUP BY window(ts, '1 minute', '1 minute', '15 seconds'), customer

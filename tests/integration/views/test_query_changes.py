@@ -1,0 +1,95 @@
+"""A stateful view whose query changes while it runs: it keeps its state, mixes it, or begins again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support import Project, eventually
+
+SCHEMA = "id BIGINT, customer STRING, amount BIGINT, tax BIGINT"
+TOTALS = "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer"
+REWRITTEN = (
+    "WITH o AS (SELECT customer AS c, amount AS a FROM orders WHERE TRUE) "
+    "SELECT c AS customer, sum(a) AS total FROM o GROUP BY c"
+)
+ABOVE = TOTALS.replace("sum(amount) AS", "sum(amount) * 10 AS")
+TAXES = TOTALS.replace("sum(amount)", "sum(tax)")
+
+
+def declare(project: Project, query: str, **more: Any) -> None:
+    view = {
+        "query": query,
+        "output": "update",
+        "key": ["customer"],
+        "schema": "customer STRING, total BIGINT",
+    }
+    every = {"trigger": {"interval": "200ms"}}
+    shop = {
+        "sources": {"orders": {"type": "local", "schema": SCHEMA, **every}},
+        "views": {"totals": {**view, **every, **more}},
+    }
+    project.write("query_changes", json.dumps(shop))
+
+
+def add(project: Project, id_: int, customer: str, amount: int, tax: int) -> None:
+    project.append("orders", [{"id": id_, "customer": customer, "amount": amount, "tax": tax}])
+
+
+def has(project: Project, expected: dict[str, int]) -> None:
+    """Wait until the view has these totals."""
+
+    def totals() -> dict[str, int]:
+        done = project.run("snapshot", "view.totals", "--format", "json")
+        rows = [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
+        return {row["customer"]: row["total"] for row in rows}
+
+    eventually(f"the totals are {expected}", lambda: totals() == expected)
+
+
+def planned(project: Project) -> tuple[str, str, list[dict[str, Any]]]:
+    """Return what would happen to the view, the verdict on its state, and its changed columns."""
+    (change,) = [one for one in project.json("plan")["changes"] if one["address"] == "view.totals"]
+    return change["effect"], change["query"]["state"], change["query"]["columns"]
+
+
+@pytest.mark.nightly
+def test_a_changed_query_keeps_or_mixes_or_loses_the_state(project: Project) -> None:
+    declare(project, TOTALS)
+    project.apply()
+    add(project, 1, "ada", 5, 1)
+    add(project, 2, "bob", 7, 2)
+    has(project, {"ada": 5, "bob": 7})
+
+    declare(project, REWRITTEN)
+    assert planned(project) == ("restart", "kept", [])
+    project.apply()
+    add(project, 3, "ada", 1, 1)
+    has(project, {"ada": 6, "bob": 7})
+
+    declare(project, ABOVE)
+    effect, state, (column,) = planned(project)
+    project.apply()
+    assert (effect, state, column["name"]) == ("restart", "kept", "total")
+    assert (column["before"], column["after"]) == ("sum(amount)", "sum(amount) * 10")
+    add(project, 4, "ada", 1, 1)
+    has(project, {"ada": 70, "bob": 7})  # a group keeps its former row until it changes
+
+    declare(project, TAXES)
+    assert planned(project)[:2] == ("replace", "mixed")
+    declare(project, TAXES, on_query_change="resume")
+    effect, state, (column,) = planned(project)
+    project.apply()
+    assert (effect, state) == ("restart", "mixed") and column["since_step"] > 0
+    add(project, 5, "ada", 100, 3)
+    has(project, {"ada": 10, "bob": 7})  # 5 + 1 + 1 of amount, then 3 of tax
+    told = f"`total`: sum(amount) * 10 until step {column['since_step'] - 1}, sum(tax) after it"
+    assert told in project.run("why", "view.totals").stdout
+
+    lost = TOTALS.replace("sum(amount)", "CAST(avg(amount) AS BIGINT)")
+    declare(project, lost, on_query_change="resume")
+    assert planned(project)[:2] == ("replace", "lost")
+    project.apply("--allow-replace")
+    has(project, {"ada": 26, "bob": 7})
