@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mzplan.spark.relational_views import own_session
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mzplan.spark.stream_joins import without_null_matches
+from mzplan.spark.views import own_session
 from tests.cases.state_pairs import SCHEMAS, Pair, read_pairs
 from tests.integration.spark_lab import Lab
 

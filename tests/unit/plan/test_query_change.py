@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mzplan.plan.commit_causes import causes_of
-
 from mzplan.config import load_configuration
 from mzplan.model.plan import Change, Plan
 from mzplan.model.query_changes import QueryChange
 from mzplan.model.resources import Configuration
 from mzplan.plan import build_plan
+from mzplan.plan.commit import causes_of
 from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
