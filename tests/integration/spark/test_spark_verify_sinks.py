@@ -259,11 +259,10 @@ def damage(file: Path, kind: str) -> None:
         second, third = table.slice(1, 1), table.slice(2, 1).set_column(0, "id", pa.array([-1], pa.int64()))
         parquet.write_table(pa.concat_tables([second, second, third, table.slice(3)]), file)
     elif kind == "csv":
-        quotes: Any = {"escapechar": "\\", "doublequote": False}
-        rows = list(csv.reader(io.StringIO(file.read_text(), newline=""), **quotes))
+        rows = list(csv.reader(io.StringIO(file.read_text(), newline="")))
         rows = [rows[0], rows[2], rows[2], ["-1", *rows[3][1:]], *rows[4:]]
         with file.open("w", newline="") as out:
-            csv.writer(out, **quotes, lineterminator="\n").writerows(rows)
+            csv.writer(out, lineterminator="\n").writerows(rows)
     else:
         lines = file.read_text().splitlines()
         lines = [lines[1], lines[1], lines[2].replace('"id":', '"id":-', 1), *lines[3:]]
