@@ -103,9 +103,9 @@ def test_an_append_of_several_steps_is_all_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = DeltaStorage(str(tmp_path), Tables())
-    source = local_source("a")
+    source = local_source("a").description
     storage.append([(source, appending("a", 0, *rows(0, 1)))])
-    folder = Checkpoint.of(str(tmp_path), source.query.id, source.query.generation).steps
+    folder = Checkpoint.of(str(tmp_path), source.id, source.generation).steps
     first, last = appending("a", 1, *rows(1, 1)), appending("a", 2, *rows(2, 1))
     both = replace(first, updates=(*first.updates, *last.updates), upper=3, key="both")
     write = LocalFolder.write
@@ -148,7 +148,7 @@ def test_appends_to_an_object_store_take_turns(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("mzplan.connectors.local.steps.open_folder", lambda place: folder)
     monkeypatch.setattr("mzplan.connectors.local.numbering.next_unread_step", lambda *_: 0)
     storage = DeltaStorage("s3://bucket/warehouse", Tables(), alone=lambda: lock)
-    source = local_source("a")
+    source = local_source("a").description
     with ThreadPoolExecutor(2) as pool:
         tried = [pool.submit(storage.append, [(source, appending("a", 0, *rows(n, 1)))]) for n in range(2)]
     failed = [one.exception() for one in tried if one.exception() is not None]
@@ -159,8 +159,8 @@ def test_appends_to_an_object_store_take_turns(tmp_path: Path, monkeypatch: pyte
 def test_an_append_at_a_step_meets_appends_that_were_read_together(tmp_path: Path) -> None:
     """Times of a controller are steps of the collection, wherever in the source's steps that is."""
     storage = DeltaStorage(str(tmp_path), Tables())
-    source = local_source("a")
-    checkpoint = Checkpoint.of(str(tmp_path), source.query.id, source.query.generation)
+    source = local_source("a").description
+    checkpoint = Checkpoint.of(str(tmp_path), source.id, source.generation)
     steps = LocalSteps(checkpoint.steps)
     for number in range(3):
         steps.append(pa.table({"id": [number], "name": ["x"]}), f"by hand {number}")
@@ -179,7 +179,7 @@ def test_an_append_at_a_step_meets_appends_that_were_read_together(tmp_path: Pat
         storage.append([(source, mine)])
         with pytest.raises(StorageError, match="has other rows"):
             storage.append([(source, replace(mine, updates=appending("a", 1, *rows(8, 1)).updates))])
-        index = StepHistory(str(tmp_path), source.query.place).index
+        index = StepHistory(str(tmp_path), source.place).index
         later_step = StepRecord(step=1, start={"step": 3}, end={"step": 4})
         index.append([StepRecord(step=0, end={"step": 3}), later_step])
         (spark / "offsets" / "0").unlink(missing_ok=True)
