@@ -92,7 +92,7 @@ soak: setup ## a million rows while everything is killed at random (see docs/int
 bench: setup ## measure; takes hours (see benchmarks/README.md)
 	$(BIN)/python -m benchmarks
 
-reference: setup ## write docs/reference from the schemas and the commands' help
+reference: setup ## write docs/reference and docs/errors.md from the schemas, the commands' help and the messages
 	$(BIN)/python tools/docs_reference.py
 
 docs: setup ## build the documentation site, into site/

@@ -1,6 +1,6 @@
-"""Generate the reference from the schemas and from the commands' `--help`.
+"""Generate the reference from the schemas, the commands' `--help` and the tables of messages.
 
-`make reference` writes it into docs/reference, where a Git host shows it. A test checks that it is current.
+`make reference` writes it into docs, where a Git host shows it. A test checks that it is current.
 
 This module is also a hook of mkdocs: on the site, it replaces links to the repository's files by their names.
 """
@@ -11,6 +11,7 @@ import json
 import posixpath
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,14 @@ import click
 
 from mzplan.cli.main import COMMANDS, cli
 from mzplan.model.diagnostics import ExitCode
+from mzplan.model.messages import read_section, section_files
 from mzplan.schema.dialect import words
 from mzplan.schema.loading import load_schema, schema_names
 
 if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
-FOLDER = Path(__file__).parent.parent / "docs" / "reference"
+FOLDER = Path(__file__).parent.parent / "docs"
 WIDTH = 100
 _MEANINGS = {
     ExitCode.OK: "success, or no changes",
@@ -45,14 +47,20 @@ _IN_A_FILE = (
     "You write these in a file. mzplan fills them in before it compares anything, so the state has none of "
     "them ([repeat yourself less](../how-to/repeat-yourself-less.md))."
 )
+_ABOUT_ERRORS = (
+    "# Errors",
+    "Every mzplan message has a code. This page lists the cause and the fix for each code. A command reports "
+    "all errors at once, and changes nothing if there is an error. The exit code is 1 unless the fix names "
+    "another one.",
+)
 _MERMAID = re.compile(r"^```mermaid\n.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<path>\.\./[^)\s#]*)(?:#[^)\s]*)?\)")
 
 
 def pages() -> dict[str, str]:
-    """Return the text of every page, by file name."""
+    """Return the text of every page, by its path in docs."""
     made = {"commands": commands(), "project": project(), "connectors": connectors(), "dialect": dialect()}
-    return {f"{name}.md": text for name, text in made.items()}
+    return {f"reference/{name}.md": text for name, text in made.items()} | {"errors.md": errors()}
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
@@ -191,8 +199,44 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+def errors() -> str:
+    """Return the page of the error codes."""
+    rows, parts = [], []
+    for section in map(read_section, section_files()):
+        name, codes = section["section"], [code for code in section if code != "section"]
+        about = name if name.startswith("PostgreSQL") else name[0].lower() + name[1:]
+        first_to_last = codes[0] if len(codes) == 1 else f"{codes[0]} – {codes[-1]}"
+        rows.append(f"| {first_to_last} | [{about}](#{_anchor(name)}) |")
+        parts.append(f"## {name}")
+        for code in codes:
+            row = section[code]
+            parts += [
+                f"### {code}: {row['title']}",
+                _wrapped(f"**Cause.** {row['cause']}"),
+                _wrapped(f"**Fix.** {row['fix']}"),
+            ]
+    return (
+        "\n\n".join(
+            [*map(_wrapped, _ABOUT_ERRORS), "\n".join(["| codes | about |", "|---|---|", *rows]), *parts]
+        )
+        + "\n"
+    )
+
+
+def _anchor(name: str) -> str:
+    return re.sub(r"[^a-z0-9_-]", "", name.lower().replace(" ", "-"))
+
+
+def _wrapped(text: str) -> str:
+    """Return paragraphs in lines of up to 140 characters."""
+    return "\n\n".join(
+        textwrap.fill(part, 140, break_long_words=False, break_on_hyphens=False)
+        for part in text.split("\n\n")
+    )
+
+
 if __name__ == "__main__":
     to = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
-    to.mkdir(exist_ok=True)
+    (to / "reference").mkdir(exist_ok=True)
     for name, text in pages().items():
         (to / name).write_text(text, encoding="utf-8")

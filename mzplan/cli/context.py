@@ -130,12 +130,7 @@ class Invocation:
         from mzplan.secrets.policy import read_policy
 
         if Path(os.path.realpath(policy)).is_relative_to(self.folder):
-            raise error(
-                "MZ105",
-                f"{policy} is a file of the project",
-                "A policy says where secrets may go, so the author of the files must not write it.",
-                f"name a file outside {self.folder}: --policy, or the variable MZPLAN_POLICY.",
-            )
+            raise error("MZ105.file-project", policy=policy, folder=self.folder)
         return read_policy(policy)
 
     def out(self, text: str) -> None:

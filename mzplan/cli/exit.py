@@ -92,12 +92,14 @@ def _run(invocation: Invocation, run: Callable[[], int | None]) -> int:
         return _report(invocation, [_declined(str(problem))], ExitCode.ERROR)
     except click.ClickException as problem:
         return _report(
-            invocation, [Diagnostic(code="MZ070", summary=problem.format_message())], ExitCode.ERROR
+            invocation,
+            [Diagnostic.of("MZ070.click", format_message=problem.format_message())],
+            ExitCode.ERROR,
         )
     except RecursionError:
-        return _report(invocation, [_TOO_DEEP], _failure_code(invocation))
+        return _report(invocation, [Diagnostic.of("MZ007.input-nested")], _failure_code(invocation))
     except MemoryError:
-        return _report(invocation, [_TOO_MUCH], _failure_code(invocation))
+        return _report(invocation, [Diagnostic.of("MZ007.not-enough")], _failure_code(invocation))
     except BrokenPipeError:  # click prints the help, and its reader has left
         invocation.output.reader_left()
         return ExitCode.OK
@@ -137,8 +139,7 @@ def _after_output(invocation: Invocation, code: int) -> int:
     problem = invocation.output.problem
     if problem is None:
         return code
-    text = f"The results could not be written: {problem.strerror or problem}"
-    diagnostic = Diagnostic(code="MZ035", summary=text, hint="check where stdout goes, then try again.")
+    diagnostic = Diagnostic.of("MZ035.results-not", strerror=problem.strerror or problem)
     invocation.json = False  # stdout can't be written
     invocation.show([diagnostic])
     return code or _failure_code(invocation)
@@ -160,7 +161,7 @@ def _report_interrupt(invocation: Invocation) -> int:
         text = "nothing was changed." if invocation.may_commit else ""
         hint = ""
     if invocation.json:
-        diagnostic = Diagnostic(code="MZ071", summary="Interrupted", detail=text, hint=hint)
+        diagnostic = Diagnostic.of("MZ071.interrupted", text=text, how=hint)
         invocation.show([diagnostic], **more)
     else:
         line = "Interrupted" + (f": {text}" if text else ".") + (f" {hint}" if hint else "")
@@ -174,47 +175,20 @@ def _usage_diagnostic(problem: click.UsageError) -> Diagnostic:
     # For a group without a command, click's message is its whole help.
     bare = isinstance(problem, click.exceptions.NoArgsIsHelpError)
     summary = "Missing command." if bare else problem.format_message()
-    return Diagnostic(code="MZ070", summary=summary, hint=f"`{command} --help` shows the usage.")
+    return Diagnostic.of("MZ070.help-shows-usage", what=summary, command=command)
 
 
 def _declined(what: str) -> Diagnostic:
-    return Diagnostic(
-        code="MZ071",
-        summary="Not approved",
-        detail="Nothing was changed.",
-        hint=f"run `mzplan {what}` again and answer yes, or pass --auto-approve.",
-    )
+    return Diagnostic.of("MZ071.not-approved", what=what)
 
 
 def _system_diagnostic(problem: OSError) -> Diagnostic:
     where = f"{problem.filename}: " if problem.filename else ""
-    return Diagnostic(
-        code="MZ035",
-        summary=f"{where}{problem.strerror or problem}",
-        hint="check the path, its permissions and the space on its disk.",
-    )
+    return Diagnostic.of("MZ035.check-path-permissions", where=where, strerror=problem.strerror or problem)
 
 
 def _defect(problem: BaseException) -> Diagnostic:
     # Show the place but not the message, because an unforeseen message may contain anything.
     frames = traceback.extract_tb(problem.__traceback__)
     place = f" in {frames[-1].name} ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return Diagnostic(
-        code="MZ079",
-        summary="mzplan has a defect",
-        detail=f"{type(problem).__name__}{place}. The mistake is in mzplan, not in your project.",
-        hint="run it again with -v, and report the output.",
-    )
-
-
-_TOO_DEEP = Diagnostic(
-    code="MZ007",
-    summary="The input is nested too deeply",
-    detail="A configuration may have at most 64 levels.",
-    hint="look for a resource, or a file of the state, that contains itself.",
-)
-_TOO_MUCH = Diagnostic(
-    code="MZ007",
-    summary="There is not enough memory for this project",
-    hint="split the project, or give the process more memory.",
-)
+    return Diagnostic.of("MZ079.mzplan-defect", name=type(problem).__name__, place=place)

@@ -18,7 +18,7 @@ from mzplan.config import environment_names
 from mzplan.host.checkout import refuse_unused
 from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.model.address import natural_item
-from mzplan.model.diagnostics import ExitCode, error, usage_error
+from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count
 from mzplan.operations.connections import no_connection_reached
 from mzplan.operations.local_checks import validate, validate_each
@@ -60,9 +60,7 @@ def command_init(invocation: Invocation, example: str | None) -> None:
 def _begin(folder: Path) -> Path:
     file = folder / "mzplan.yaml"
     if os.path.lexists(file):
-        raise error(
-            "MZ070", f"{file} already exists", "Nothing was changed.", "edit it, or choose another folder."
-        )
+        raise error("MZ070.already-exists", file=file)
     name = re.sub(r"[^a-z0-9_-]+", "_", folder.resolve().name.lower()).strip("_-") or "project"
     if not name[0].isalpha():
         name = f"p_{name}"
@@ -107,11 +105,7 @@ def example_folder(name: str) -> Path:
     if name in known:
         return EXAMPLES / name
     listed = "\n".join(f"{each}: {about}" if about else each for each, about in known.items())
-    raise usage_error(
-        f"There is no example {name!r}",
-        f"There are:\n{listed}" if known else "This installation has no examples.",
-        "name one of them: mzplan init --from EXAMPLE",
-    )
+    raise error("MZ070.no-example" if known else "MZ070.no-example-installation-no", name=name, listed=listed)
 
 
 def copy_example(name: str, to: Path) -> list[Path]:
@@ -126,12 +120,7 @@ def copy_example(name: str, to: Path) -> list[Path]:
     written = [to / file.relative_to(folder) for file in files]
     existing = [path for path in written if os.path.lexists(path)]
     if existing:
-        raise error(
-            "MZ070",
-            f"{existing[0]} already exists",
-            "`init` doesn't overwrite files. Nothing was changed.",
-            f"choose another folder: mzplan -C FOLDER init --from {name}",
-        )
+        raise error("MZ070.already-exists-init-not", first=existing[0], name=name)
     for file, path in zip(files, written, strict=True):
         data = file.read_bytes()
         if file.suffix == ".yaml":

@@ -11,7 +11,7 @@ from mzplan.cli.context import Invocation, command
 from mzplan.host.checkout import runtime_file
 from mzplan.host.extras import RUNNER, require_extra
 from mzplan.host.processes import LOG_FORMAT_VARIABLE
-from mzplan.model.diagnostics import Diagnostic, MzplanError, usage_error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.resources import MetricsPlace, ProjectSettings, start_command
 from mzplan.operations.connections import require_here
 from mzplan.operations.project import read_state
@@ -153,11 +153,7 @@ def command_down(invocation: Invocation, instance: str | None) -> None:
 def _require_declared(settings: ProjectSettings, name: str) -> None:
     if name in settings.instances:
         return
-    raise usage_error(
-        f"There is no instance {name!r}",
-        f"mzplan.yaml declares: {', '.join(sorted(settings.instances))}.",
-        "declare it under `instances`, or name a declared instance.",
-    )
+    raise error("MZ070.no-instance", name=name, instances=sorted(settings.instances))
 
 
 def _require_embedded(settings: ProjectSettings, name: str) -> None:
@@ -165,9 +161,11 @@ def _require_embedded(settings: ProjectSettings, name: str) -> None:
     if instance.type == "embedded":
         return
     starts = f"start its runner: {start_command(instance, settings.environment)}."
-    raise usage_error(
-        f"Instance {name} is of type {instance.type}, and `mzplan up` starts embedded ones only",
-        hint=starts if instance.type == "cluster" else "a dry instance needs no runner.",
+    raise error(
+        "MZ070.instance-type",
+        name=name,
+        type=instance.type,
+        fix=starts if instance.type == "cluster" else "a dry instance needs no runner.",
     )
 
 

@@ -12,7 +12,7 @@ from mzplan.cli.arguments import (
 )
 from mzplan.cli.context import Invocation, command
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import ExitCode, error, usage_error
+from mzplan.model.diagnostics import error, usage_error
 from mzplan.model.plan import Plan
 from mzplan.model.resources import inlined_view
 from mzplan.model.state import committed_record
@@ -53,13 +53,7 @@ def command_graph(invocation: Invocation, impact: Address | None, format_: str) 
     if impact is not None and impact not in configuration.resources:
         if (inlined := inlined_view(impact, configuration.resources)) is not None:
             raise usage_error(f"{impact} has no query", *inlined)
-        raise error(
-            "MZ070",
-            f"There is no {impact}",
-            "No file of this project declares it.",
-            "`mzplan graph` shows every resource.",
-            exit_code=ExitCode.USAGE,
-        )
+        raise error("MZ070.no-no-file", impact=impact)
     text = render_graph(configuration, impact=impact, format="json" if invocation.json else format_)
     invocation.out(text)
 

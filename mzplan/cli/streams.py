@@ -150,8 +150,9 @@ def write_bytes(path: str, data: bytes) -> None:
 
 def unwritable(path: str | Path, problem: OSError) -> MzplanError:
     """Return MZ035 for a file or folder that can't be written."""
-    why = f"{problem.strerror or problem}."
-    return error("MZ035", f"Cannot write {path}", why, "check the folder and its permissions.")
+    return error(
+        "MZ035.cannot-write-check-folder-permissions", path=path, strerror=problem.strerror or problem
+    )
 
 
 def width() -> int:

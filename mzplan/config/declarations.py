@@ -11,11 +11,11 @@ from typing import Any
 from mzplan.config.defaults import Defaults
 from mzplan.config.documents import MAX_NODES, Declaration, Document, texts_in
 from mzplan.config.expansion import MAX_MADE, Expansion, Key, Limits, TooMuchError
-from mzplan.config.findings import HERE, Findings, Location, kind_of, listed, shown
+from mzplan.config.findings import Findings, Location
 from mzplan.config.project_files import PROJECT_FILE, SECTIONS
 from mzplan.config.references import EACH, MAX_FILLED
 from mzplan.model.address import Address
-from mzplan.model.words import did_you_mean, scalar_text
+from mzplan.model.words import did_you_mean, kind_of, scalar_text, shown
 from mzplan.schema.loading import load_schema
 from mzplan.schema.properties import value_at
 
@@ -55,12 +55,13 @@ class Templates:
 
     def _too_much(self, template: Declaration, keys: int) -> None:
         self.findings.add(
-            "MZ007",
-            "for_each makes the project too large",
-            f"{template.label} has {keys:,} keys. All `for_each` may make {MAX_MADE:,} resources, "
-            f"{MAX_FILLED:,} characters, and {MAX_NODES:,} keys and values.",
-            "give it fewer keys, or split the project.",
-            location=template.location(("for_each",), at_key=True),
+            "MZ007.each-makes",
+            template.location(("for_each",), at_key=True),
+            label=template.label,
+            keys=keys,
+            max_made=MAX_MADE,
+            max_filled=MAX_FILLED,
+            max_nodes=MAX_NODES,
         )
 
     def _keys(self, template: Declaration) -> list[Key] | None:
@@ -86,22 +87,11 @@ class Templates:
 
     def _no_keys(self, template: Declaration, given: Any, location: Location) -> None:
         actual = f"{kind_of(given)} ({shown(given)})" if isinstance(given, str) else kind_of(given)
-        self.findings.add(
-            "MZ251",
-            "for_each needs a list or a mapping",
-            f"{template.label}: found {actual}. A variable is one simple value, not a list.",
-            "write `for_each: [orders, clicks]`, or `for_each: {orders: shop.orders}`; each item or value "
-            "may be a ${var.NAME}.",
-            location=location,
-        )
+        self.findings.add("MZ251.each-needs", location, label=template.label, actual=actual)
 
     def _not_simple(self, template: Declaration, index: int, item: Any) -> None:
         self.findings.add(
-            "MZ251",
-            f"An item of for_each is {kind_of(item)}",
-            f"{template.label}: each item of a list is a key, so it must be text or a number.",
-            "write a mapping with a key for each item: `for_each: {orders: {topic: shop.orders}}`.",
-            location=template.location(("for_each", index)),
+            "MZ251.item-each", template.location(("for_each", index)), item=item, label=template.label
         )
 
 
@@ -136,12 +126,11 @@ def _declare(resource: Declaration, declared: dict[Address, Declaration], findin
     if first is resource:
         return
     findings.add(
-        "MZ003",
-        f"{resource.label} is declared twice",
-        f"It is also {first.origin} {HERE}.",
-        "remove or rename one of them.",
-        location=resource.own_location(),
+        "MZ003.declared-twice",
+        resource.own_location(),
         related=first.location(),
+        label=resource.label,
+        origin=first.origin,
     )
 
 
@@ -165,13 +154,12 @@ def _extract_connection(
     first = declared.setdefault(address, implied)
     if first is not implied:
         findings.add(
-            "MZ003",
-            f"{implied.label} is declared twice",
-            f"The connection written inside {resource.label} gets this name, which {HERE} also declares.",
-            "rename the declared connection, or move the inner one to `connections:` under another name.",
+            "MZ003.declared-twice-connection-written",
+            implied.location(at_key=True),
             address=address,
-            location=implied.location(at_key=True),
             related=first.location(),
+            implied_label=implied.label,
+            label=resource.label,
         )
     resource.body = {**resource.body, "connection": address.name}
 
@@ -186,11 +174,10 @@ def _section(document: Document, section: str, findings: Findings) -> dict[str, 
     if isinstance(entries, dict):
         return entries
     findings.add(
-        "MZ005",
-        f"Wrong type for {shown(section)}",
-        f"Expected a mapping from names to {section}, found {kind_of(entries)}.",
-        f"write a name under `{section}:`, and its keys indented below the name.",
-        location=Location(document.file, (section,), at_key=True),
+        "MZ005.wrong-type-expected-mapping",
+        Location(document.file, (section,), at_key=True),
+        section=section,
+        entries=entries,
     )
     return {}
 
@@ -210,13 +197,7 @@ def check_top_level(document: Document, variables: Container[str], findings: Fin
     if data is None:
         return
     if not isinstance(data, dict):
-        findings.add(
-            "MZ005",
-            "Not a configuration file",
-            f"A YAML file in a project contains {listed(SECTIONS)}; found {kind_of(data)}.",
-            "correct it, or move it out of the project's folder.",
-            location=Location(document.file),
-        )
+        findings.add("MZ005.not-configuration", Location(document.file), sections=SECTIONS, data=data)
         return
     for key in data:
         if key not in SECTIONS:
@@ -225,10 +206,10 @@ def check_top_level(document: Document, variables: Container[str], findings: Fin
             if key in variables:
                 hint = "if this file sets variables, name it *.vars.yaml, or pass it with --var-file."
             findings.add(
-                "MZ004",
-                f"Unknown key {shown(key)}",
-                f"Top-level keys are: {listed(SECTIONS)}.",
-                hint or "put it under one of these, or move the file out of the project's folder.",
-                location=Location(document.file, (key,), at_key=True),
+                "MZ004.unknown-key-top-level",
+                Location(document.file, (key,), at_key=True),
                 conceal=True,
+                key=key,
+                sections=SECTIONS,
+                how=hint,
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.config.documents import MAX_NODES, Declaration, Document, size_of
-from mzplan.config.findings import EnoughError, Findings, Location, Path, SourceFile, kind_of, listed, shown
+from mzplan.config.findings import EnoughError, Findings, Location, Path, SourceFile
 from mzplan.config.project_files import SECTIONS
 from mzplan.model.address import Address, Kind
 from mzplan.schema.kinds import resource_kind
@@ -85,12 +85,13 @@ class Defaults:
             path = ("defaults", section)
             if section not in _CONNECTION_SECTIONS:
                 self.findings.add(
-                    "MZ004",
-                    f"Unknown key {shown(section)}",
-                    f"The defaults of {connection.label} are for its {listed(_CONNECTION_SECTIONS)}.",
-                    self.findings.did_you_mean(section, _CONNECTION_SECTIONS) or "remove it.",
-                    location=connection.location(path, at_key=True),
+                    "MZ004.unknown-key-defaults",
+                    connection.location(path, at_key=True),
                     conceal=True,
+                    section=section,
+                    label=connection.label,
+                    connection_sections=_CONNECTION_SECTIONS,
+                    did_you_mean=self.findings.did_you_mean(section, _CONNECTION_SECTIONS),
                 )
             elif not isinstance(body, dict):
                 self._wrong_type(connection, path, body, f"keys of {section}")
@@ -156,11 +157,7 @@ class Defaults:
         self.findings.nodes += block.size
         if self.findings.nodes > MAX_NODES:
             self.findings.add(
-                "MZ007",
-                "Defaults make the project too large",
-                f"With the defaults filled in, it has more than {MAX_NODES:,} keys and values.",
-                "write large values only into the resources that need them.",
-                location=Location(block.file, block.at, at_key=True),
+                "MZ007.defaults-make", Location(block.file, block.at, at_key=True), max_nodes=MAX_NODES
             )
             raise EnoughError
 
@@ -179,21 +176,23 @@ class Defaults:
             if key in known:
                 continue
             self.findings.add(
-                "MZ004",
-                f"Unknown key {shown(key)}",
-                f"No type of {block.kind} here has this key. Known keys are: {listed(sorted(known), 40)}.",
-                self.findings.did_you_mean(key, known) or "remove it.",
-                location=Location(block.file, (*block.at, key), at_key=True),
+                "MZ004.unknown-key-no-type",
+                Location(block.file, (*block.at, key), at_key=True),
                 conceal=True,
+                key=key,
+                kind_=block.kind,
+                known=sorted(known),
+                did_you_mean=self.findings.did_you_mean(key, known),
             )
 
     def _wrong_type(self, connection: Declaration, path: Path, found: Any, wanted: str) -> None:
         self.findings.add(
-            "MZ005",
-            f"Wrong type for {shown(str(path[-1]))}",
-            f"{connection.label}: expected a mapping with {wanted}, found {kind_of(found)}.",
-            "write `defaults: {sources: {trigger: {interval: 5s}}}`.",
-            location=connection.location(path),
+            "MZ005.wrong-type-expected-mapping-found",
+            connection.location(path),
+            key=str(path[-1]),
+            label=connection.label,
+            wanted=wanted,
+            found=found,
         )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mzplan.config.findings import Location, Path, SourceFile, shown
+from mzplan.config.findings import Location, Path, SourceFile
 from mzplan.config.project_files import SECTION_OF, SECTIONS
 from mzplan.model.address import Address, is_valid_name
+from mzplan.model.words import shown
 from mzplan.schema.properties import value_at
 
 Given = tuple[SourceFile, Path, Mapping[str, Any]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from mzplan.config.findings import LINE_BREAK, Findings, SourceFile, shown
+from mzplan.config.findings import LINE_BREAK, Findings, SourceFile
 from mzplan.config.locations import diagnose, locate
 from mzplan.config.project import project_files
 from mzplan.config.project_files import (
@@ -27,6 +27,7 @@ from mzplan.config.yaml.text_edits import CantRewriteError, body_of, rename, rew
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.resources import Body, PropertyEdit
+from mzplan.model.words import shown
 from mzplan.schema.editor import QUERY_FILE
 from mzplan.schema.properties import value_at
 from mzplan.schema.view_query import parse_view
@@ -163,13 +164,14 @@ def _template_error(directory: str, address: Address, template: str) -> Diagnost
     is_inner = address.kind != other.kind
     outer = Address(other.kind, address.name.removeprefix(f"{other.kind}_")) if is_inner else address
     inside = ", with this connection inside" if is_inner else ""
-    diagnostic = Diagnostic(
-        code="MZ075",
-        summary=f"{address} is created by for_each, so it can't be edited by itself",
-        detail=f"The `for_each` of {name} also creates other resources.",
-        hint=f"edit {name} by hand; or remove the key from its `for_each` and declare {outer} under "
-        f"`{section}:`{inside}. Then run `mzplan apply`.",
+    diagnostic = Diagnostic.of(
+        "MZ075.created-each",
         address=other,
+        resource=address,
+        name=name,
+        outer=outer,
+        section=section,
+        inside=inside,
     )
     return replace(locate(directory, diagnostic), address=address)
 
@@ -180,12 +182,8 @@ def _rewrite(directory: str, address: Address, file: SourceFile, rewriting: Call
     except CantRewriteError as problem:
         name = ".".join(problem.path)
         subject = f"{name} of {address}" if name else str(address)
-        diagnostic = Diagnostic(
-            code="MZ075",
-            summary=f"{subject} can't be edited in place",
-            detail=f"In {file.path}: {problem.detail}",
-            hint="edit the file by hand, then run `mzplan apply`; or write the value out first.",
-            address=address,
+        diagnostic = Diagnostic.of(
+            "MZ075.cannot-edited-place", address=address, subject=subject, path=file.path, why=problem.detail
         )
         raise MzplanError(locate(directory, diagnostic, problem.path)) from None
 
@@ -240,21 +238,14 @@ def _file_declaring(directory: str, address: Address, edited: Mapping[str, bytes
         try:  # read once, so that the edit is made in the text that was searched
             file = replace(file, content=read_bytes(file))
         except ReadError as problem:
-            unread.add(problem.code, f"Can't read {file.path}", problem.detail, problem.hint)
+            unread.report(problem.diagnostics[0])
             continue
         text = read_text(file, ignored)
         if text is not None and address.name in text and wanted in find(text, [wanted]):
             return file, text
     if unread:
         raise MzplanError(diagnose(unread))
-    diagnostic = Diagnostic(
-        code="MZ075",
-        summary=f"{address} can't be edited in place",
-        detail="It comes from an alias or a merge (`<<`), or is written inside the source or sink that uses "
-        "it.",
-        hint="edit the file by hand, then run `mzplan apply`; or write it out under its name first.",
-        address=address,
-    )
+    diagnostic = Diagnostic.of("MZ075.cannot-edited", address=address)
     raise MzplanError(diagnostic)
 
 
@@ -279,23 +270,18 @@ def _replaced_variables(
             continue
         words, name = ", ".join(f"${{var.{name}}}" for name in names), ".".join(edit.path)
         if environment:
-            diagnostic = Diagnostic(
-                code="MZ077",
-                summary=f"{name} of {address} comes from a variable, which every environment fills in",
-                detail=f"{file.path} has {words}. The edit would change every environment. Nothing was "
-                "changed.",
-                hint=f"set {', '.join(names)} under `environments: {{{environment}: {{variables: …}}}}` in "
-                f"mzplan.yaml, then run `mzplan --env {environment} apply`.",
+            diagnostic = Diagnostic.of(
+                "MZ077.comes-variable",
                 address=address,
+                name=name,
+                path=file.path,
+                words=words,
+                names=names,
+                environment=environment,
             )
         else:
-            diagnostic = Diagnostic(
-                severity="notice",
-                code="MZ077",
-                summary=f"{name} of {address} no longer comes from a variable",
-                detail=f"{file.path} had {words}; this edit replaces it with a value.",
-                hint="to keep the variable, give it another value instead.",
-                address=address,
+            diagnostic = Diagnostic.of(
+                "MZ077.no-longer", address=address, name=name, path=file.path, words=words
             )
         found.append(locate(directory, diagnostic, edit.path))
     return found

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.config.documents import Document, containers_below, texts_in
-from mzplan.config.findings import HERE, Findings, Location, Path, listed, shown
+from mzplan.config.findings import Findings, Location, Path
 from mzplan.config.places import Place, places_of
-from mzplan.config.project_files import PROJECT_FILE
 from mzplan.config.references import substitute
-from mzplan.config.variables import Variables, defaults_of, explain_undeclared
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.model.words import did_you_mean
+from mzplan.config.variables import Variables, defaults_of, report_undeclared
+from mzplan.model.diagnostics import error
+from mzplan.model.words import did_you_mean, shown
 
 SECTION = "environments"
 OWN = ("warehouse", "instances", "state")  # settings of an entry that replace the project's
@@ -60,29 +59,26 @@ def choose(document: Document, named: str, findings: Findings) -> Environment:
     entries = entries_of(document.data)
     if not entries:
         if named and not (isinstance(document.data, dict) and SECTION in document.data):
-            detail = f"{PROJECT_FILE} has no `{SECTION}:`."
-            raise _not_chosen_error(named, detail, "leave --env (MZPLAN_ENV) out, or declare it there.")
+            raise error("MZ245.none-declared", name=named)
         return NONE
     defaults = [name for name, body in entries.items() if body.get("default") is True]
     for name in defaults[1:]:
         findings.add(
-            "MZ245",
-            f"Two environments are the default: {shown(defaults[0])} and {shown(name)}",
-            f"The other one is at {HERE}. Only one environment can be the default.",
-            "keep `default: true` in only one of them.",
-            location=Location(document.file, (SECTION, name, "default")),
+            "MZ245.two-environments",
+            Location(document.file, (SECTION, name, "default")),
             related=Location(document.file, (SECTION, defaults[0], "default")),
+            other_default=defaults[0],
+            name=name,
         )
     chosen = named or next(iter(defaults), "")
     if chosen not in entries:
-        detail = f"{PROJECT_FILE} declares: {listed(entries)}."
         example = shlex.quote(next(iter(entries)))
         if not named:
-            detail += " None of them is the default."
-            hint = f"name one: mzplan --env {example} … (or MZPLAN_ENV={example})."
-        else:
-            hint = did_you_mean(named, entries, shown) or f"name one of these: mzplan --env {example} …"
-        raise _not_chosen_error(named, detail, hint)
+            raise error("MZ245.none-chosen", entries=entries, example=example)
+        near = did_you_mean(named, entries, shown)
+        raise error(
+            "MZ245.near" if near else "MZ245.unknown", name=named, entries=entries, near=near, example=example
+        )
     own = "state" in entries[chosen]
     return Environment(
         name=chosen,
@@ -125,13 +121,8 @@ def fill_other_entries(
         return OtherEnvironments()
     for name, entry in entries.items():
         for variable in variables_of(entry).keys() - variables.declared.keys():
-            findings.add(
-                "MZ015",
-                f"Unknown variable {shown(variable)}",
-                *explain_undeclared(variable, variables, findings),
-                location=Location(document.file, (SECTION, name, "variables", variable), at_key=True),
-                conceal=True,
-            )
+            location = Location(document.file, (SECTION, name, "variables", variable), at_key=True)
+            report_undeclared(variable, variables, findings, location, conceal=True)
     outside = variables.outside
     readings = tuple(
         {
@@ -222,20 +213,19 @@ def _report(
     document: Document, first: tuple[str, Place], second: tuple[str, Place], findings: Findings
 ) -> None:
     (name, a), (other, b) = first, second
-    subject = f"Environments {shown(name)} and {shown(other)}"
-    if a.equals(b):
-        summary = f"{subject} share {f'a {a.setting}' if a.setting == b.setting else 'a place'}"
-    else:
-        inner, outer = (a, b) if len(a.path) > len(b.path) else (b, a)
-        summary = f"{subject}: the {inner.setting} of one is inside the {outer.setting} of the other"
+    inner, outer = (a, b) if len(a.path) > len(b.path) else (b, a)
     findings.add(
-        "MZ246",
-        summary,
-        f"{shown(name, quote=False)} has {shown(a.written, quote=False)} ({HERE}), "
-        f"{shown(other, quote=False)} has {shown(b.written, quote=False)}.",
-        f"give each its own `{b.setting}:` under `environments:`, or by a variable that differs.",
-        location=_location(document, other, b),
+        "MZ246.shared" if a.equals(b) else "MZ246.inside",
+        _location(document, other, b),
         related=_location(document, name, a),
+        shared=a.setting if a.setting == b.setting else "place",
+        inner=inner.setting,
+        outer=outer.setting,
+        name=name,
+        written=a.written,
+        other=other,
+        other_written=b.written,
+        setting=b.setting,
     )
 
 
@@ -243,8 +233,3 @@ def _location(document: Document, name: str, place: Place) -> Location:
     own = place.setting in entries_of(document.data).get(name, {})
     path: Path = (SECTION, name, place.setting) if own else (SECTION, name)
     return Location(document.file, path, at_key=True)
-
-
-def _not_chosen_error(named: str, detail: str, hint: str) -> MzplanError:
-    summary = f"There is no environment {shown(named)}" if named else "No environment is chosen"
-    return error("MZ245", summary, detail, hint, exit_code=ExitCode.USAGE)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.config.documents import MAX_NODES, Declaration, size_of
-from mzplan.config.findings import HERE, Findings, Location, Path, kind_of, listed, shown
+from mzplan.config.findings import HERE, Findings, Location, Path
 from mzplan.config.references import EACH, MAX_FILLED, check_references
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
-from mzplan.model.words import scalar_text
+from mzplan.model.words import listed, scalar_text, shown
 
 _REFERENCE = re.compile(r"\$\{each\.(key|value(?:\.[A-Za-z_][A-Za-z0-9_-]*)*)\}")
 _OWN = ("for_each", "name")
@@ -121,12 +121,10 @@ class Expansion:
         given = self.template.body.get("name", f"{self.template.address.name}_${{each.key}}")
         if not isinstance(given, str):
             self.findings.add(
-                "MZ251",
-                "The name of a for_each is not text",
-                f"{self.template.label}: `name` must be text that names the resource of each key; found "
-                f"{kind_of(given)}.",
-                'write `name: "${each.key}"`, or leave it out.',
-                location=self.template.location(("name",)),
+                "MZ251.name-each",
+                self.template.location(("name",)),
+                template_label=self.template.label,
+                given=given,
             )
             return None
         name_text = self._compile_text(given, ("name",))
@@ -168,12 +166,9 @@ class Expansion:
         )
         length = max(2, text.find("}", start) + 1 - start)
         self.findings.add(
-            "MZ251",
-            f"{shown(text[start : start + length], quote=False)} is not a reference to a key or value",
-            "In a `for_each`, ${each.key} is the key, ${each.value} its value, and ${each.value.NAME} a "
-            "part of it.",
-            "write one of these.",
-            location=self.template.location(path, offset=start, length=length),
+            "MZ251.not-reference",
+            self.template.location(path, offset=start, length=length),
+            found=text[start : start + length],
         )
 
     def _fill(self, branch: _Branch, key: Key) -> Any:
@@ -226,35 +221,36 @@ class Expansion:
         for text in self.texts:
             for problem, keys in text.missing.items():
                 self.findings.add(
-                    "MZ251",
-                    "A value of for_each doesn't fit",
-                    f"{self.template.label}, for {_keys_in_words(keys)}: the value {problem}.",
-                    "add the value to `for_each`, or refer to a value that it has.",
-                    location=self.template.location(text.path),
+                    "MZ251.value-each",
+                    self.template.location(text.path),
+                    template_label=self.template.label,
+                    keys_in_words=_keys_in_words(keys),
+                    problem=problem,
                 )
         if invalid:
             key = invalid[0][0]
             names = listed([shown(name) for _, name in invalid], _KEYS_SHOWN)
             self.findings.add(
-                "MZ251",
-                f"The key {shown(key.key)} can't be in a name",
-                f"{self.template.label}, for {_keys_in_words([key.key for key, _ in invalid])}: the name "
-                f"would be {names}. A name starts with a lowercase letter, then lowercase letters, digits "
-                f"or _, at most {MAX_NAME} in all.",
-                _name_hint(key),
-                location=self.template.location(("for_each", key.place), at_key=isinstance(key.place, str)),
+                "MZ251.key-cannot",
+                self.template.location(("for_each", key.place), at_key=isinstance(key.place, str)),
+                key=key.key,
+                template_label=self.template.label,
+                keys_in_words=_keys_in_words([key.key for key, _ in invalid]),
+                names=names,
+                max_name=MAX_NAME,
+                name_hint=_name_hint(key),
             )
 
     def _twice(self, name: str, first: Key, second: Key) -> None:
         label = f"{self.template.address.kind}.{name}"
         keys = f"the keys {shown(first.key)} ({HERE}) and {shown(second.key)}"
         self.findings.add(
-            "MZ003",
-            f"{label} is declared twice",
-            f"{self.template.label}: {keys} in its `for_each` give the same name.",
-            "write each key once; if you set `name`, use ${each.key} in it.",
-            location=self.template.location(("for_each", second.place), at_key=isinstance(second.place, str)),
+            "MZ003.declared-twice-each-give",
+            self.template.location(("for_each", second.place), at_key=isinstance(second.place, str)),
             related=self.template.location(("for_each", first.place), at_key=isinstance(first.place, str)),
+            label=label,
+            template_label=self.template.label,
+            keys=keys,
         )
 
 

@@ -8,56 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import ProblemKind
-from mzplan.model.words import first_names, nearest, safe
+from mzplan.model.diagnostics import Diagnostic, ProblemKind
+from mzplan.model.words import nearest, shown
 
 # The line breaks of YAML's parser.
 LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 # Text that was meant as a reference, well-formed or not. It isn't a secret.
 LIKE_A_REFERENCE = re.compile(r"\$\{(?:var|env|file|vault|aws-sm|each)\b[^{}]*\}")
-_MAX_SHOWN = 60
-
-
-def shown(value: object, quote: bool = True) -> str:
-    """Return a value for messages: `"text"` on one line, shortened, with control characters escaped."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        text, quote = str(value), False
-    elif isinstance(value, str):
-        text = value
-    else:
-        return kind_of(value)
-    if len(text) > _MAX_SHOWN:
-        text = text[: _MAX_SHOWN - 1] + "…"
-    text = safe(text)
-    return f'"{text}"' if quote else text
-
-
-def kind_of(value: object) -> str:
-    """Return the kind of a value in YAML's words: `a list`, `text`, `a whole number`."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true or false"
-    if isinstance(value, int):
-        return "a whole number"
-    if isinstance(value, float):
-        return "a number"
-    if isinstance(value, str):
-        return "text"
-    return "a list" if isinstance(value, list) else "a mapping"
-
-
-def listed(words: Iterable[str], limit: int = 20) -> str:
-    """Return `a, b, c`, with the number of omitted words if there are more than `limit`."""
-    return first_names([shown(word, quote=False) for word in words], limit)
 
 
 Path = tuple[str | int, ...]
@@ -200,18 +162,34 @@ class Findings:
 
     def add(
         self,
-        code: str,
-        summary: str,
-        detail: str = "",
-        hint: str = "",
+        message: str,
+        location: Location | None = None,
         *,
         address: Address | None = None,
-        location: Location | None = None,
         span: Span | None = None,
         related: Location | None = None,
         conceal: bool = False,
-        kind: ProblemKind = "",
+        **values: Any,
     ) -> None:
+        """Add a finding with the texts of a message, such as `MZ002.tag` (see mzplan.model.messages).
+
+        The texts may use the values, and also `address` and `here`, the place of `related`.
+        """
+        if location is not None:
+            address = address or location.address
+        diagnostic = Diagnostic.of(message, address=address, here=HERE, **values)
+        self.report(diagnostic, location, span=span, related=related, conceal=conceal)
+
+    def report(
+        self,
+        diagnostic: Diagnostic,
+        location: Location | None = None,
+        *,
+        span: Span | None = None,
+        related: Location | None = None,
+        conceal: bool = False,
+    ) -> None:
+        """Add a finding with the texts of a diagnostic."""
         if (
             location is not None
             and not location.at_key
@@ -220,7 +198,7 @@ class Findings:
             return
         self.total += 1
         if location is not None and location.shared:
-            same = (code, summary, location.file.full_path, location.path)
+            same = (diagnostic.code, diagnostic.summary, location.file.full_path, location.path)
             if same in self.reported_shared:
                 return
             self.reported_shared.add(same)
@@ -231,15 +209,15 @@ class Findings:
             return
         self.items.append(
             Finding(
-                code=code,
-                summary=summary,
-                detail=f"{detail} {location.note}".strip() if location is not None else detail,
-                hint=hint,
-                address=address or (location.address if location is not None else None),
+                code=diagnostic.code,
+                summary=diagnostic.summary,
+                detail=f"{diagnostic.detail} {location.note}".strip() if location else diagnostic.detail,
+                hint=diagnostic.hint,
+                address=diagnostic.address,
                 location=location,
                 span=span,
                 related=related,
                 conceal=conceal,
-                kind=kind,
+                kind=diagnostic.kind,
             )
         )

@@ -167,8 +167,7 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
     ]
     placed.sort(key=_order)
     if findings.has_more:
-        summary = f"mzplan stopped after {MAX_FINDINGS} errors; there are more"
-        placed.append(Diagnostic(severity="notice", code="MZ007", summary=summary))
+        placed.append(Diagnostic.of("MZ007.mzplan-stopped", max_findings=MAX_FINDINGS))
     return placed
 
 

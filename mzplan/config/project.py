@@ -24,7 +24,7 @@ from mzplan.config.environments import (
     settings_in,
     variables_of,
 )
-from mzplan.config.findings import Findings, Location, Path, SourceFile, kind_of, listed, shown
+from mzplan.config.findings import Findings, Location, Path, SourceFile
 from mzplan.config.project_files import PROJECT_FILE, SECTIONS, find_files, project_file
 from mzplan.config.references import fill
 from mzplan.config.variables import Variables, given_values, read_variables
@@ -41,6 +41,7 @@ from mzplan.model.resources import (
     Webhook,
 )
 from mzplan.model.times import seconds
+from mzplan.model.words import shown
 from mzplan.schema.kinds import with_defaults
 from mzplan.schema.loading import load_schema
 from mzplan.schema.validators import is_valid
@@ -103,10 +104,10 @@ def open_project(
     file = project_file(directory).as_edited(edited)
     if not os.path.lexists(file.full_path):
         raise error(
-            "MZ010",
-            f"No {PROJECT_FILE} in {FilePath(directory).absolute()}",
-            "A project is a folder with a file of this name.",
-            _parent_project_hint(directory),
+            "MZ010.no-project-folder",
+            project_file=PROJECT_FILE,
+            absolute=FilePath(directory).absolute(),
+            parent_project_hint=_parent_project_hint(directory),
         )
     return load(file, findings)
 
@@ -115,13 +116,7 @@ def check_settings(document: Document, findings: Findings, environment: Environm
     """Check and return the settings of an environment, from a document whose variables are filled in."""
     data = document.data if document.data is not None else {}
     if not isinstance(data, dict):
-        findings.add(
-            "MZ005",
-            f"{PROJECT_FILE} is not a mapping",
-            f"Found {kind_of(data)}.",
-            "begin with `version: 1` and `project: NAME`.",
-            location=Location(document.file),
-        )
+        findings.add("MZ005.not-mapping-found", Location(document.file), project_file=PROJECT_FILE, data=data)
         data = {"version": 1, "project": "unknown"}
     body = {key: value for key, value in data.items() if key not in SECTIONS}
     check_state(document, body, findings)
@@ -243,12 +238,7 @@ def read_state_config(
     file = SourceFile(path, path)
     project = FilePath(directory).resolve()
     if FilePath(os.path.realpath(path)).is_relative_to(project):
-        findings.add(
-            "MZ110",
-            f"{shown(path)} is a file of the project",
-            "The author of a checkout must not choose the server that gets the state's password.",
-            f"name a file outside of {project}, or leave the option out.",
-        )
+        findings.add("MZ110.file-project", path=path, project=project)
         return None
     document = load(file, findings)
     if document is None:
@@ -260,22 +250,12 @@ def read_state_config(
             f"no environment {shown(environment)}" if environment else "environments; the project has none"
         )
         findings.add(
-            "MZ110",
-            f"The --state-config file has {fault}",
-            f"It declares: {listed(entries)}. mzplan can't tell which state you mean.",
-            "declare the same environments in both, or name a file that has only `state:`.",
-            location=Location(file, (SECTION,), at_key=True),
+            "MZ110.state-config", Location(file, (SECTION,), at_key=True), fault=fault, entries=entries
         )
         return None
     own = "state" in entries.get(environment, {})
     if not own and (not isinstance(data, dict) or "state" not in data):
-        findings.add(
-            "MZ110",
-            "The --state-config file has no `state:`",
-            "The `state:` block in that file replaces the whole block in mzplan.yaml.",
-            "write `state: {backend: …}` into it, or name an mzplan.yaml that has it.",
-            location=Location(file),
-        )
+        findings.add("MZ110.state-config-file", Location(file))
         return None
     chosen = Environment(name=environment, variables=variables_of(entries.get(environment, {})))
     variables = read_variables(document, {}, (), findings, {}, own=chosen.variables)

@@ -7,9 +7,11 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from mzplan.config.findings import Findings, SourceFile
 from mzplan.model.address import KINDS, Kind
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 
 PROJECT_FILE = "mzplan.yaml"
 # The keys under which files declare resources.
@@ -19,22 +21,6 @@ SUFFIXES = (".yaml", ".yml")
 SQL_SUFFIX = ".sql"
 VARIABLE_SUFFIXES = (".vars.yaml", ".vars.yml")
 _INTERNAL = frozenset((".git", ".mzplan"))
-_LEADS_OUT = (
-    "It is a link that leads out of the project's folder, or into .git or .mzplan.",
-    "copy the link's target into the project, or remove the link.",
-)
-_LEADS_ELSEWHERE = (
-    "It is a link to a file whose name doesn't end in .yaml or .yml.",
-    "if the target is configuration, rename it to *.yaml; otherwise remove the link.",
-)
-_SQL_OUTSIDE = (
-    "It is outside the project's folder, or in .git or .mzplan, perhaps through a link.",
-    "copy it into the project, and write its path in it, such as sql/revenue.sql.",
-)
-_NO_SQL = (
-    "Its name, or the name of the file that it links to, doesn't end in .sql.",
-    "name a *.sql file that isn't hidden.",
-)
 _DECLARES = re.compile(
     rb"^[\"']?(connections|sources|views|sinks)[\"']?[ \t]*:[ \t]*(?:$|[#{&\r])", re.MULTILINE
 )
@@ -70,12 +56,7 @@ def find_files(
     walk = _Walk(directory, {os.path.realpath(path) for path in excluded}, findings)
     paths = list(walk.files(directory, 0))
     if walk.over:
-        findings.add(
-            "MZ007",
-            f"The project's folder holds more than {walk.over}",
-            "mzplan reads every YAML file below the folder that mzplan.yaml is in.",
-            "move the project into a folder of its own.",
-        )
+        findings.add("MZ007.project-folder", over=walk.over)
     named = {os.path.realpath(path) for path in variable_files}
     paths = [path for path in paths if not _holds_variables(path, named, findings, directory)]
     real = [path for path in paths if not Path(path).is_symlink()]
@@ -102,12 +83,7 @@ def _holds_variables(path: str, named: set[str], findings: Findings, directory: 
     except ReadError:
         return True  # files for other environments may be unreadable for this user
     if declares:
-        findings.add(
-            "MZ015",
-            f"{file.path} is a file of variables, but declares {declares[1].decode()}",
-            "mzplan reads only variables from such a file, and only if --var-file names it.",
-            "give it a name that doesn't end in .vars.yaml.",
-        )
+        findings.add("MZ015.file-variables", path=file.path, declared=declares[1].decode())
     return True
 
 
@@ -152,17 +128,17 @@ class _Walk:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as failure:
             # Report it: otherwise the next plan would delete the resources that the folder declares.
-            self._report("list the folder", folder, *_cause(failure))
+            shown = SourceFile.within(self.directory, folder).path
+            self._report(_cause(failure, "list the folder", shown))
             return []
         self.entries += len(entries)
         if self.entries > MAX_ENTRIES:
             self.over = f"{MAX_ENTRIES} files and folders"
         return entries
 
-    def _report(self, what: str, path: str, detail: str, hint: str) -> None:
-        shown = SourceFile.within(self.directory, path).path
+    def _report(self, diagnostic: Diagnostic) -> None:
         self.findings.is_incomplete = True
-        self.findings.add("MZ001", f"Can't {what} {shown}", detail, hint)
+        self.findings.report(diagnostic)
 
     def _is_folder(self, entry: os.DirEntry[str]) -> bool:
         try:
@@ -176,12 +152,13 @@ class _Walk:
         inside = target == self.root or target.startswith(self.root.rstrip(os.sep) + os.sep)
         around = self.root.startswith(target.rstrip(os.sep) + os.sep)
         if not inside and not around and target not in self.excluded:
-            self._report("read the folder", entry.path, *_LEADS_OUT)
+            shown = SourceFile.within(self.directory, entry.path).path
+            self._report(Diagnostic.of("MZ001.outside-link", action="read the folder", path=shown))
         return False
 
 
 def read_bytes(file: SourceFile) -> bytes:
-    """Return the file's content. Raises ReadError, with words for people, if it can't be read."""
+    """Return the file's content. Raises ReadError if it can't be read."""
     if file.content is not None:
         return file.content
     if file.root and (file.is_sql or Path(file.full_path).is_symlink()):
@@ -190,23 +167,23 @@ def read_bytes(file: SourceFile) -> bytes:
         # O_NONBLOCK, because opening a pipe without a writer would wait forever.
         descriptor = os.open(file.full_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as failure:
-        raise ReadError(*_cause(failure)) from None
+        raise ReadError(_cause(failure, "read", file.path)) from None
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
-            raise ReadError("It is a folder, not a file.", "rename or remove the folder.")
+            raise _read_error("MZ001.folder", file)
         if not stat.S_ISREG(status.st_mode):
-            raise ReadError("It is a pipe or a device, not a file.", "put a regular file there.")
+            raise _read_error("MZ001.pipe", file)
         if status.st_size > MAX_FILE_BYTES:
-            raise _too_large(status.st_size)
+            raise _too_large(file, status.st_size)
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
     except OSError as failure:
-        raise ReadError(*_cause(failure)) from None
+        raise ReadError(_cause(failure, "read", file.path)) from None
     finally:
         os.close(descriptor)
     if len(data) > MAX_FILE_BYTES:
-        raise _too_large(len(data))
+        raise _too_large(file, len(data))
     return data
 
 
@@ -229,35 +206,31 @@ def _check_link(file: SourceFile) -> None:
     real, project = Path(os.path.realpath(file.full_path)), Path(os.path.realpath(file.root))
     is_inside = real.is_relative_to(project)
     if not is_inside or any(part.casefold() in _INTERNAL for part in real.relative_to(project).parts):
-        raise ReadError(*(_SQL_OUTSIDE if file.is_sql else _LEADS_OUT))
+        raise _read_error("MZ001.sql-outside" if file.is_sql else "MZ001.outside-link", file)
     if real.name.startswith(".") or not real.name.endswith(SQL_SUFFIX if file.is_sql else SUFFIXES):
-        raise ReadError(*(_NO_SQL if file.is_sql else _LEADS_ELSEWHERE))
+        raise _read_error("MZ001.not-sql" if file.is_sql else "MZ001.other-link", file)
 
 
-class ReadError(Exception):
-    """A file can't be read. `detail` and `hint` are for the diagnostic."""
-
-    def __init__(self, detail: str, hint: str, code: str = "MZ001"):
-        super().__init__(detail)
-        self.detail, self.hint, self.code = detail, hint, code
-
-
-def _too_large(size: int) -> ReadError:
+def _too_large(file: SourceFile, size: int) -> ReadError:
     mib = 1024 * 1024
-    return ReadError(
-        f"It has {size / mib:.0f} MiB; a configuration file may have at most {MAX_FILE_BYTES // mib}.",
-        "split it into several files, or move it out of the project if it is not configuration.",
-        "MZ007",
-    )
+    return _read_error("MZ007.file", file, size=size / mib, most=MAX_FILE_BYTES // mib)
 
 
-def _cause(failure: OSError | ValueError) -> tuple[str, str]:
+class ReadError(MzplanError):
+    """A file can't be read."""
+
+
+def _read_error(message: str, file: SourceFile, **values: Any) -> ReadError:
+    return ReadError(Diagnostic.of(message, action="read", path=file.path, **values))
+
+
+def _cause(failure: OSError | ValueError, action: str, path: str) -> Diagnostic:
     match failure:
         case FileNotFoundError():
-            return "It doesn't exist, or is a broken link.", "create it, or remove the link."
+            return Diagnostic.of("MZ001.missing", action=action, path=path)
         case PermissionError():
-            return "You may not read it.", "give yourself permission to read it (chmod, chown)."
+            return Diagnostic.of("MZ001.denied", action=action, path=path)
         case OSError() if failure.strerror:
-            return f"The system says: {failure.strerror}.", "check the file and the disk."
+            return Diagnostic.of("MZ001.system", action=action, path=path, reason=failure.strerror)
         case _:
-            return "Its name can't be used.", "rename it."
+            return Diagnostic.of("MZ001.bad-name", action=action, path=path)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from mzplan.config.documents import Document, containers_below
-from mzplan.config.findings import Findings, Location, shown
-from mzplan.config.variables import VARIABLE, Variables, explain_undeclared, report_missing
-from mzplan.model.words import did_you_mean, scalar_text
+from mzplan.config.findings import Findings, Location
+from mzplan.config.variables import VARIABLE, Variables, report_missing, report_undeclared
+from mzplan.model.words import did_you_mean, scalar_text, shown
 from mzplan.secrets.providers import OWN_PROVIDERS, fault_of_name, has_provider
 from mzplan.secrets.references import REFERENCE
 
@@ -93,19 +93,12 @@ def _report_variable(
         report_missing(name, variables, findings)
         return
     location = replace(location, offset=match.start(), length=len(match[0]))
-    details = explain_undeclared(name, variables, findings)
-    findings.add("MZ015", f"Unknown variable {shown(name)}", *details, location=location)
+    report_undeclared(name, variables, findings, location)
 
 
 def _too_long(document: Document, container: Any, key: Any, findings: Findings) -> None:
     location = Location(document.file, document.path_of(container, key))
-    findings.add(
-        "MZ007",
-        "Variables make the project too long",
-        f"With its variables filled in, it has more than {MAX_FILLED:,} characters of text.",
-        "give the variables shorter values.",
-        location=location,
-    )
+    findings.add("MZ007.variables-make", location, max_filled=MAX_FILLED)
     findings.unusable.add((location.file.full_path, location.path))
 
 
@@ -118,25 +111,20 @@ def check_references(text: str, locate: Callable[[], Location], findings: Findin
             whole = locate()
             length = max(2, text.find("}", start) + 1 - start)
             location = replace(whole, offset=start, length=length)
-            findings.add(*_error_parts(text[start:], match, findings), location=location)
+            _report(text[start:], match, location, findings)
             findings.unusable.add((location.file.full_path, location.path))
             return False
         at = match.end()
     return True
 
 
-def _error_parts(rest: str, match: re.Match[str] | None, findings: Findings) -> tuple[str, str, str, str]:
-    """Return the code, summary, detail and hint of an error."""
+def _report(rest: str, match: re.Match[str] | None, location: Location, findings: Findings) -> None:
     if match is None and _IS_EACH.match(rest):
-        written = shown(rest[: rest.index("}") + 1] if "}" in rest else rest, quote=False)
-        return (
-            "MZ251",
-            f"{written} has no meaning here",
-            "Only a source, view or sink with `for_each` has such values, and its `for_each` itself can't "
-            "use them.",
-            "add `for_each` to the source, view or sink, or write the value itself.",
-        )
-    return "MZ017", "Malformed reference", _problem(rest, match, findings), _how_to_write(rest, match)
+        written = rest[: rest.index("}") + 1] if "}" in rest else rest
+        findings.add("MZ251.each-outside", location, written=written)
+    else:
+        problem, fix = _problem(rest, match, findings), _how_to_write(rest, match)
+        findings.add("MZ017", location, problem=problem, fix=fix)
 
 
 def _problem(rest: str, match: re.Match[str] | None, findings: Findings) -> str:

@@ -13,15 +13,15 @@ import yaml
 from yaml.events import DocumentStartEvent, ScalarEvent
 
 from mzplan.config.documents import Document
-from mzplan.config.findings import Findings, Location, Path, SourceFile, kind_of, listed, shown
+from mzplan.config.findings import Findings, Location, Path, SourceFile
 from mzplan.config.yaml.events import ScalarError, events, loses_digits, resolve
 from mzplan.config.yaml.parser import load
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import error
+from mzplan.model.words import listed, shown
 from mzplan.schema.properties import value_at
 
 VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
 _ENVIRONMENT = "MZPLAN_VAR_"
-_DECLARE = "declare it under `variables:` in mzplan.yaml."
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -91,11 +91,7 @@ def read_variables(
             variables.values[name] = scalar(text)
             origins[name] = "--var"
         else:
-            findings.add(
-                "MZ015",
-                f"Unknown variable {shown(name)} in --var",
-                *explain_undeclared(name, variables, findings),
-            )
+            report_undeclared(name, variables, findings)
     for name in declared:
         default = variables.defaults.get(name)
         planned = None if saved_values is None else saved_values.get(name, default)
@@ -111,12 +107,7 @@ def read_variables(
         if not _is_text(value):
             del variables.values[name]
             variables.reported_missing.add(name)
-            findings.add(
-                "MZ015",
-                f"The value of variable {shown(name)} is not text",
-                "It contains bytes that aren't UTF-8.",
-                f"correct {_ENVIRONMENT}{name.upper()}, or the value of --var.",
-            )
+            findings.add("MZ015.value-variable", name=name, variable=name.upper())
     return variables
 
 
@@ -158,12 +149,8 @@ def refuse_others(variables: Variables) -> None:
     changed = sorted(variables.refused.keys() & variables.used_names)
     if changed:
         raise error(
-            "MZ036",
-            "The plan was made with other variables",
-            "; ".join(f"{name} has another value in {variables.refused[name]}" for name in changed)
-            + ". Nothing was changed.",
-            "leave them out, because apply uses the plan's values; or plan again with yours.",
-            exit_code=ExitCode.STALE,
+            "MZ036.plan-made",
+            changed="; ".join(f"{name} has another value in {variables.refused[name]}" for name in changed),
         )
 
 
@@ -205,33 +192,14 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]
     if document is None or document.data is None:
         return names
     if not isinstance(document.data, dict):
-        findings.add(
-            "MZ015",
-            "A variable file holds names and values",
-            f"Found {kind_of(document.data)}.",
-            "write one `name: value` per line.",
-            location=Location(document.file),
-        )
+        findings.add("MZ015.variable-file", Location(document.file), data=document.data)
         return names
     for name, value in document.data.items():
         location = Location(document.file, (name,), at_key=True)
         if name not in variables.declared:
-            findings.add(
-                "MZ015",
-                f"Unknown variable {shown(name)}",
-                *explain_undeclared(name, variables, findings),
-                location=location,
-                conceal=True,
-            )
+            report_undeclared(name, variables, findings, location, conceal=True)
         elif value is None or isinstance(value, dict | list):
-            findings.add(
-                "MZ015",
-                f"The variable {shown(name)} needs a simple value",
-                f"Found {kind_of(value)}.",
-                "give it text, a number, true or false.",
-                location=location,
-                conceal=True,
-            )
+            findings.add("MZ015.variable-needs", location, conceal=True, name=name, value=value)
         else:
             variables.values[name] = findings.original_texts.get((document.file.full_path, (name,)), value)
             names.append(name)
@@ -251,12 +219,27 @@ def require_values(variables: Variables, findings: Findings) -> None:
             report_missing(name, variables, findings)
 
 
-def explain_undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str, str]:
-    """Return the detail and hint for a variable that isn't declared."""
-    if not variables.declared:
-        return "The project declares no variables.", _DECLARE
-    variables.names_text = variables.names_text or f"Declared are: {listed(sorted(variables.declared))}."
-    return variables.names_text, findings.did_you_mean(name, variables.declared) or _DECLARE
+def report_undeclared(
+    name: str,
+    variables: Variables,
+    findings: Findings,
+    location: Location | None = None,
+    *,
+    conceal: bool = False,
+) -> None:
+    """Report a variable that isn't declared. `location`: None for the option --var."""
+    declared = "The project declares no variables."
+    if variables.declared:
+        variables.names_text = variables.names_text or f"Declared are: {listed(sorted(variables.declared))}."
+        declared = variables.names_text
+    findings.add(
+        "MZ015.undeclared" if location is not None else "MZ015.undeclared-option",
+        location,
+        conceal=conceal,
+        name=name,
+        declared=declared,
+        near=findings.did_you_mean(name, variables.declared),
+    )
 
 
 def report_missing(name: str, variables: Variables, findings: Findings) -> None:
@@ -266,9 +249,9 @@ def report_missing(name: str, variables: Variables, findings: Findings) -> None:
     variables.reported_missing.add(name)
     word = shown(name, quote=False)
     findings.add(
-        "MZ015",
-        f"The variable {shown(name)} has no value",
-        "It is declared without a default, and nothing gives it a value.",
-        f"pass --var {word}=VALUE, set {_ENVIRONMENT}{word.upper()}, or add a default.",
-        location=Location(variables.document.file, ("variables", name), at_key=True),
+        "MZ015.variable-no",
+        Location(variables.document.file, ("variables", name), at_key=True),
+        name=name,
+        word=word,
+        variable=word.upper(),
     )

@@ -197,11 +197,4 @@ def _unknown(type_: str, body: Mapping[str, Any]) -> str:
 
 
 def _invalid(address: Address, fault: str) -> MzplanError:
-    return error(
-        "MZ108",
-        f"{address} has an invalid description",
-        f"{fault}. It comes from the store or the warehouse, and mzplan never commits such a description.",
-        "if a newer mzplan wrote the description, upgrade this mzplan. Otherwise find out who wrote it, "
-        "and run mzplan apply.",
-        address=address,
-    )
+    return error("MZ108.invalid-description", address=address, fault=fault)

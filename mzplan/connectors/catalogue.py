@@ -110,9 +110,5 @@ def _new_connector(kind: Kind, type_: str) -> SourceConnector | SinkConnector:
     if connector is not None:
         make = connector.source if kind == "source" else connector.sink
     if make is None:
-        raise error(
-            "MZ063",
-            f"This mzplan can't run a {kind} of type {type_!r}",
-            hint="upgrade mzplan on the runner, or install the package that provides this type there.",
-        )
+        raise error("MZ063.mzplan-cannot", kind_=kind, type=type_)
     return make()

@@ -57,7 +57,7 @@ def release_upstream(warehouse: str, place: Place, secrets: Secrets, directory: 
     try:
         checkpoint.record_leaves({})
     except OSError as problem:
-        raise error("MZ063", f"{checkpoint.folder} can't be written", str(problem)) from None
+        raise error("MZ063.cannot-written", folder=checkpoint.folder, problem=problem) from None
 
 
 def remove_generation(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
@@ -83,15 +83,13 @@ def _recorded_description(warehouse: str, place: Place) -> Description | None:
     try:
         encoded = checkpoint.leaves()
     except OSError as problem:
-        raise error("MZ063", f"{checkpoint.folder} can't be read", str(problem)) from None
+        raise error("MZ063.cannot-read", folder=checkpoint.folder, problem=problem) from None
     if not encoded:
         return None
     try:
         description = decode(Description, encoded)
     except ValueError as problem:
-        raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", str(problem)) from None
+        raise error("MZ063.leaves-json-damaged", folder=checkpoint.folder, problem=problem) from None
     if description.place != place:  # another generation's objects must stay
-        raise error(
-            "MZ063", f"{checkpoint.folder}/leaves.json is damaged", "It belongs to another generation."
-        )
+        raise error("MZ063.leaves-json", folder=checkpoint.folder)
     return description

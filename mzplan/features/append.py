@@ -20,15 +20,7 @@ from mzplan.connectors.local.turn import StaleStepError
 from mzplan.endpoints.arrow import arrow_schema, fit
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import (
-    Diagnostic,
-    ExitCode,
-    MzplanError,
-    SourceRange,
-    error,
-    refusal,
-    usage_error,
-)
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, SourceRange, error
 from mzplan.model.state import ResourceState, State, unknown_address
 from mzplan.model.words import count
 from mzplan.operations.project import Project, Reporter
@@ -118,15 +110,7 @@ def _changes(rows: Table, columns: Sequence[Column], keys: Sequence[str], delete
 
 
 def _without_key(address: Address) -> MzplanError:
-    return error(
-        "MZ083",
-        f"Rows of {address} can't be deleted",
-        "It has no key, so rows are only added. Nothing was written.",
-        "a source that declares `key: [COLUMN, …]` keeps the latest row of each key, and its rows can be "
-        "deleted.",
-        address=address,
-        exit_code=ExitCode.USAGE,
-    )
+    return error("MZ083.rows-cannot", address=address)
 
 
 def _write(
@@ -140,55 +124,43 @@ def _write(
             turn.write()
             return appended
     except StaleStepError as stale:
-        raise refusal(
-            "MZ084",
-            f"The next step of {resource.address} is {stale.next_step}, not {expect}",
-            "Somebody else has appended meanwhile. Nothing was written.",
-            f"check the appended rows, then append with --expect-step {stale.next_step}.",
-            address=resource.address,
+        raise error(
+            "MZ084.next-step", address=resource.address, next_step=stale.next_step, expect=expect
         ) from None
     except LostStepsError as lost:
-        raise refusal(
-            "MZ081",
-            f"Steps of {resource.address} are lost",
-            f"{Checkpoint.of(warehouse, *resource.place).steps}: {lost}. Nothing was written.",
-            f"restore its newest files; or start again: mzplan apply --replace {resource.address} "
-            "--allow-replace.",
+        raise error(
+            "MZ081.steps-lost",
             address=resource.address,
+            steps=Checkpoint.of(warehouse, *resource.place).steps,
+            lost=lost,
         ) from None
     except OSError as problem:
         steps = Checkpoint.of(warehouse, *resource.place).steps
         raise error(
-            "MZ035",
-            f"Cannot write a step of {resource.address}",
-            f"{steps}: {problem.strerror or problem}. Nothing was written.",
-            "check the warehouse and its permissions.",
+            "MZ035.cannot-write-step",
             address=resource.address,
+            steps=steps,
+            strerror=problem.strerror or problem,
         ) from None
 
 
 def _ensure_free(address: Address, id_: str) -> None:
     if id_.startswith(RESERVED):
-        raise error(
-            "MZ133",
-            f"No append may have the id {id_}",
-            f"Ids that begin with {RESERVED} are reserved for mzplan's own steps. Nothing was written.",
-            "choose another id.",
-            address=address,
-            exit_code=ExitCode.USAGE,
-        )
+        raise error("MZ133.no-append", address=address, id=id_, reserved=RESERVED)
 
 
 def _other_rows(
     address: Address, rows: AppendedFile, step: AppendedStep, recorded_digest: str, given_digest: str
 ) -> MzplanError:
     return error(
-        "MZ133",
-        f"An earlier append with id {rows.id} to {address} had other rows than {rows.name}",
-        f"It is step {step.step}, with {count(step.rows, 'row')} and the digest {recorded_digest}. The rows "
-        f"in {rows.name} have the digest {given_digest}. Nothing was written.",
-        "repeat it with the original file; or append these rows with a new id.",
+        "MZ133.earlier-append",
         address=address,
+        id=rows.id,
+        name=rows.name,
+        step=step.step,
+        rows=step.rows,
+        recorded_digest=recorded_digest,
+        given_digest=given_digest,
     )
 
 
@@ -201,11 +173,11 @@ def _local_source(address: Address, state: State) -> ResourceState:
         local = sorted(
             (str(a) for a, r in state.resources.items() if (a.kind, r.type) == ("source", LOCAL)), key=natural
         )
-        raise usage_error(
-            f"{address} can't be appended to",
-            f"It is {description}; only a source of type local is written with `mzplan append`.",
-            f"local sources here: {', '.join(local)}." if local else "declare one: {type: local, schema: …}.",
+        raise error(
+            "MZ070.cannot-appended" if local else "MZ070.cannot-appended-only-source",
             address=address,
+            description=description,
+            local=local,
         )
     return resource
 
@@ -217,21 +189,19 @@ def _unfit(address: Address, rows: AppendedFile, mistakes: tuple[Mistake, ...], 
         where = f"{unit} {mistake.line}: " if mistake.line is not None else ""
         at = mistake.line or 1
         diagnostics.append(
-            Diagnostic(
-                code="MZ083",
-                summary=f"{rows.name} does not fit {address}",
-                detail=f"{where}{mistake.text}. Nothing was written.",
-                hint="correct the file, or the columns of the source.",
+            Diagnostic.of(
+                "MZ083.not-fit",
                 range=SourceRange(path=rows.name, line=at, column=1, end_line=at, end_column=1)
                 if rows.format != "parquet" and mistake.line is not None
                 else None,
                 address=address,
+                name=rows.name,
+                where=where,
+                text=mistake.text,
             )
         )
     if more:
-        diagnostics.append(
-            Diagnostic(code="MZ083", summary=f"{more} more mistakes in {rows.name}", address=address)
-        )
+        diagnostics.append(Diagnostic.of("MZ083.more-mistakes", address=address, more=more, name=rows.name))
     return MzplanError(diagnostics)
 
 
@@ -307,9 +277,7 @@ def _read(file: str) -> tuple[str, bytes]:
     try:
         return file, Path(file).read_bytes()
     except OSError as problem:
-        raise error(
-            "MZ083", f"{file} can't be read", f"{problem.strerror}. Nothing was written.", "check the path."
-        ) from None
+        raise error("MZ083.cannot-read", file=file, strerror=problem.strerror) from None
 
 
 def _format(name: str, requested: str | None) -> Format:

@@ -14,7 +14,7 @@ from mzplan.cli.context import Invocation, command
 from mzplan.cli.options import auto_option, live_option, message_option, wait_option
 from mzplan.connectors.catalogue import find_connector
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import ExitCode, MzplanError, error, notice, refusal
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.state import ResourceState, State, committed_record
@@ -52,11 +52,11 @@ def plan_backfill(
     if appending:
         subject = count(len(appending), "sink appends", "sinks append")
         notices.append(
-            notice(
-                f"{subject} the rows of the backfill of {address} again",
-                f"{shown_addresses(appending)}: rows that are appended to the collection are appended to the "
-                "target.",
+            Diagnostic.of(
+                "MZ045.rows-backfill",
                 address=address,
+                subject=subject,
+                shown_addresses=shown_addresses(appending),
             )
         )
     if upserting:
@@ -98,18 +98,11 @@ def _ensure_range(address: Address, start: int, end: int, now: int) -> None:
         hint = f"give --to {instant_text(now // 1000 * 1000)} or earlier."
     else:
         return
-    raise error(
-        "MZ277",
-        f"The range to backfill for {address} is invalid",
-        reason,
-        hint,
-        address=address,
-        exit_code=ExitCode.USAGE,
-    )
+    raise error("MZ277.range-backfill", address=address, reason=reason, how=hint)
 
 
 def _unable(address: Address, why: str, hint: str) -> MzplanError:
-    return refusal("MZ273", f"{address} can't be backfilled", why, hint, address=address)
+    return error("MZ273.cannot-backfilled", address=address, why=why, how=hint)
 
 
 @command("backfill", changing=True)

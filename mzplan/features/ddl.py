@@ -12,7 +12,7 @@ from mzplan.cli.context import Invocation, command
 from mzplan.connectors.api.connector import Ddl
 from mzplan.connectors.unresolved import ddl_of
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, usage_error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error, usage_error
 from mzplan.model.resources import inlined_view
 from mzplan.model.words import did_you_mean
 from mzplan.operations.local_checks import validate
@@ -41,10 +41,10 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
     if address is not None and address not in resources:
         if (inlined := inlined_view(address, configuration.resources)) is not None:
             raise usage_error(f"{address} has no query", *inlined)
-        raise usage_error(
-            f"There is no {address}",
-            "No file of this project declares it.",
-            did_you_mean(str(address), sorted(map(str, resources))) or "`mzplan graph` shows every resource.",
+        raise error(
+            "MZ070.no-no-file-project",
+            resource=address,
+            did_you_mean=did_you_mean(str(address), sorted(map(str, resources))),
         )
     chosen = (
         [address] if address is not None else sorted(resources, key=lambda a: (a.writes_target, natural(a)))
@@ -70,12 +70,7 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
 
 def _nothing_needed(address: Address, type_: str) -> MzplanError:
     """Return MZ070 for a query that was asked for by name."""
-    return usage_error(
-        f"{address} needs no table or grant on a server",
-        f"A {address.kind} of type {type_} needs none.",
-        "name a source or a sink on a postgres connection; without an address, all of them are printed.",
-        address=address,
-    )
+    return error("MZ070.needs-no", address=address, kind_=address.kind, type=type_)
 
 
 @command("ddl")

@@ -16,7 +16,7 @@ from mzplan.connectors.catalogue import find_connector
 from mzplan.connectors.formats.dead_letters import COLUMNS
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, refusal
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.state import ResourceState, State, committed_record
@@ -118,7 +118,7 @@ def _ensure_able(record: ResourceState, *, missing: bool) -> None:
 
 
 def _unable(address: Address, why: str, hint: str) -> MzplanError:
-    return refusal("MZ273", f"Steps of {address} can't be replayed", why, hint, address=address)
+    return error("MZ273.steps-cannot", address=address, why=why, how=hint)
 
 
 @command("replay", changing=True)

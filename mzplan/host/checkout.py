@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from mzplan.model.diagnostics import Diagnostic, refusal
+from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.resources import ProjectSettings
 
 _GIT_WAIT = 10.0  # seconds
@@ -129,12 +129,7 @@ def why_unused(directory: str) -> str:
 def refuse_unused(directory: str) -> None:
     """Raise MZ076 (exit code 7) if the folder can't be used. For commands that commit."""
     if why := why_unused(directory):
-        raise refusal(
-            "MZ076",
-            f"{FOLDER} can't be used: {why}",
-            "Somebody else's files in it could overwrite yours. Nothing was changed.",
-            f"look at what is in it, then delete it (`git rm -r --cached {FOLDER}` if git tracks it).",
-        )
+        raise error("MZ076.mzplan-cannot", why=why)
 
 
 def pending_edit(directory: str) -> Diagnostic | None:
@@ -143,20 +138,8 @@ def pending_edit(directory: str) -> Diagnostic | None:
     if not folder.is_symlink() and not os.path.lexists(journal_path(directory)):
         return None
     if why := why_unused(directory):
-        return Diagnostic(
-            severity="warning",
-            code="MZ076",
-            summary=f"{FOLDER} is not used: {why}",
-            detail="If it holds an unfinished edit of `mzplan alter`, the edit is ignored.",
-            hint=f"look at what is in it, then delete it (`git rm -r --cached {FOLDER}` if git tracks it).",
-        )
-    return Diagnostic(
-        severity="notice",
-        code="MZ076",
-        summary="An edit of `mzplan alter` is in progress, or was interrupted",
-        detail="If it is committed, the files are read as if it were made.",
-        hint="if no other command is running, `mzplan apply` finishes or discards it.",
-    )
+        return Diagnostic.of("MZ076.mzplan-not", why=why)
+    return Diagnostic.of("MZ076.edit-mzplan-alter")
 
 
 def runtime_file(settings: ProjectSettings, instance: str, suffix: str) -> Path:

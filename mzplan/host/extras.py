@@ -64,11 +64,11 @@ def missing_extras_reported() -> Iterator[None]:
         if package is None:
             raise
         raise error(
-            "MZ096",
-            f"The package {package} is installed but can't be imported",
-            f"{_PURPOSE[_EXTRA_OF[package]]}. It says: {str(problem).partition(chr(10))[0]}",
-            f"pip install --force-reinstall 'mzplan[{_EXTRA_OF[package]}]'",
-            kind="missing-package",
+            "MZ096.package-installed",
+            package=package,
+            purpose=_PURPOSE[_EXTRA_OF[package]],
+            problem=str(problem).partition(chr(10))[0],
+            extra=_EXTRA_OF[package],
         ) from None
 
 
@@ -87,10 +87,4 @@ def require_extra(extra: str) -> None:
 
 def _missing(module: str) -> MzplanError:
     extra = _EXTRA_OF[module]
-    return error(
-        "MZ096",
-        f"The package {module} is not installed",
-        f"{_PURPOSE[extra]}.",
-        f"pip install 'mzplan[{extra}]'",
-        kind="missing-package",
-    )
+    return error("MZ096.package-not", module=module, purpose=_PURPOSE[extra], extra=extra)

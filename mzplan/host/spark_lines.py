@@ -263,10 +263,4 @@ def installed_line() -> SparkLine:
 def _unsupported(spark: str) -> MzplanError:
     names = [line.spark for line in LINES]
     newest = NEWEST.tested[-1]
-    return error(
-        "MZ240",
-        f"Spark {spark} isn't supported",
-        f"It runs on {', '.join(names[:-1])} and {names[-1]}. Nothing was started.",
-        f"pip install 'pyspark=={newest}'; for SPARK_HOME or spark-submit, use a cluster of one of these "
-        "lines.",
-    )
+    return error("MZ240.spark-not", spark=spark, first=names[:-1], last=names[-1], newest=newest)

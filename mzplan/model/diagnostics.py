@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+from mzplan.model import messages
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
 from mzplan.model.stored import NOT_STORED, SPARSE, Positive
@@ -96,6 +97,39 @@ class Diagnostic:
     excerpt: str | None = field(default=None, metadata=NOT_STORED)
     exit_code: ExitCode = field(default=ExitCode.ERROR, compare=False)
 
+    @classmethod
+    def of(
+        cls,
+        message: str,
+        *,
+        address: Address | None = None,
+        addresses: tuple[Address, ...] = (),
+        range: SourceRange | None = None,
+        severity: Severity | None = None,
+        **values: Any,
+    ) -> Diagnostic:
+        """Return a diagnostic with the texts of a message, such as `MZ002.tag` (see mzplan.model.messages).
+
+        The message also defines its severity, kind and exit code. The texts may use the address.
+        """
+        row = messages.row(message)
+        values["address"] = address
+        summary, detail, hint = (
+            messages.filled(row.get(part, ""), values) for part in ("summary", "detail", "hint")
+        )
+        return cls(
+            severity=severity or cast(Severity, row.get("severity", "error")),
+            code=message[:5],
+            kind=cast(ProblemKind, row.get("kind", "")),
+            summary=summary,
+            detail=detail,
+            hint=hint,
+            range=range,
+            address=address,
+            addresses=addresses,
+            exit_code=ExitCode[row.get("exit_code", "ERROR")],
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the diagnostic as commands print it: without `kind` and `exit_code`."""
         document = encode(self)
@@ -133,8 +167,8 @@ class MzplanError(Exception):
 
 
 def error(  # a short name, because it is called in many places
-    code: str,
-    summary: str,
+    message: str,
+    summary: str = "",
     detail: str = "",
     hint: str = "",
     *,
@@ -142,11 +176,14 @@ def error(  # a short name, because it is called in many places
     range: SourceRange | None = None,
     exit_code: ExitCode = ExitCode.ERROR,
     kind: ProblemKind = "",
+    **values: Any,
 ) -> MzplanError:
-    """Return an MzplanError with one diagnostic."""
+    """Return an MzplanError with one diagnostic (see `Diagnostic.of`)."""
+    if not summary:
+        return MzplanError(Diagnostic.of(message, address=address, range=range, **values))
     return MzplanError(
         Diagnostic(
-            code=code,
+            code=message,
             kind=kind,
             summary=summary,
             detail=detail,
@@ -158,28 +195,8 @@ def error(  # a short name, because it is called in many places
     )
 
 
-def refusal(
-    code: str,
-    summary: str,
-    detail: str = "",
-    hint: str = "",
-    *,
-    address: Address | None = None,
-    kind: ProblemKind = "",
-) -> MzplanError:
-    """Return the error of a command that mzplan refuses (exit code 7)."""
-    return error(code, summary, detail, hint, address=address, exit_code=ExitCode.REFUSED, kind=kind)
-
-
 def usage_error(
     summary: str, detail: str = "", hint: str = "", *, address: Address | None = None
 ) -> MzplanError:
     """Return the error for a wrong command line (MZ070, exit code 64)."""
     return error("MZ070", summary, detail, hint, address=address, exit_code=ExitCode.USAGE)
-
-
-def notice(summary: str, detail: str = "", hint: str = "", *, address: Address | None = None) -> Diagnostic:
-    """Return a notice (MZ045) about the effect of a change. It needs no fix."""
-    return Diagnostic(
-        severity="notice", code="MZ045", summary=summary, detail=detail, hint=hint, address=address
-    )

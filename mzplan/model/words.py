@@ -20,6 +20,14 @@ def first_names(names: Sequence[object], most: int) -> str:
     return ", ".join(map(str, names[:most])) + (f" and {more:,} more" if more > 0 else "")
 
 
+def joined(names: Iterable[object], word: str) -> str:
+    """Return several names as `a, b and c`, with "and" or "or" as the word."""
+    words = list(map(str, names))
+    if len(words) < 2:
+        return ", ".join(words)
+    return f"{', '.join(words[:-1])} {word} {words[-1]}"
+
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -76,6 +84,47 @@ def escaped(char: str) -> str:
     return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char) or (
         f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
     )
+
+
+_MAX_SHOWN = 60
+
+
+def shown(value: object, quote: bool = True) -> str:
+    """Return a value for messages: `"text"` on one line, shortened, with control characters escaped."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        text, quote = str(value), False
+    elif isinstance(value, str):
+        text = value
+    else:
+        return kind_of(value)
+    if len(text) > _MAX_SHOWN:
+        text = text[: _MAX_SHOWN - 1] + "…"
+    text = safe(text)
+    return f'"{text}"' if quote else text
+
+
+def kind_of(value: object) -> str:
+    """Return the kind of a value in YAML's words: `a list`, `text`, `a whole number`."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int):
+        return "a whole number"
+    if isinstance(value, float):
+        return "a number"
+    if isinstance(value, str):
+        return "text"
+    return "a list" if isinstance(value, list) else "a mapping"
+
+
+def listed(words: Iterable[str], limit: int = 20) -> str:
+    """Return `a, b, c`, with the number of omitted words if there are more than `limit`."""
+    return first_names([shown(word, quote=False) for word in words], limit)
 
 
 def one_line(text: str, max_length: int = MAX_LINE) -> str:

@@ -37,7 +37,7 @@ from mzplan.host.files import (
     write_durably,
 )
 from mzplan.host.guarded_folder import GuardedFolder
-from mzplan.model.diagnostics import ExitCode, MzplanError, error, refusal
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import State
 from mzplan.operations.edit_journal import EditedFile, Journal, digest_of, edited_file
 from mzplan.store.backends.backend import UnknownWriteError
@@ -69,13 +69,7 @@ def editing(directory: str, wait: float = LOCK_WAIT, busy: Exception | None = No
         until = time.monotonic() + wait
         while not _locked(handle):
             if time.monotonic() >= until:
-                raise busy or error(
-                    "MZ033",
-                    "Another command is editing the files of this project",
-                    "A `mzplan alter` in this folder hasn't finished yet. Nothing was changed.",
-                    "wait until it has finished, then run the command again.",
-                    exit_code=ExitCode.LOCKED,
-                )
+                raise busy or error("MZ033.another-command")
             time.sleep(0.02)
         GuardedFolder(folder).sweep("", temporary_files_of("alter.json"))
         yield
@@ -90,10 +84,7 @@ def _open_lock(folder: Path) -> int:
         return os.open(folder / "alter.lock", flags, 0o600)
     except OSError as problem:
         raise error(
-            "MZ035",
-            f"{folder / 'alter.lock'} can't be written: {problem.strerror or problem}",
-            "A command that edits the project's files locks this file. Nothing was changed.",
-            "correct the folder's permissions; delete the file if it is a link.",
+            "MZ035.cannot-written", file=folder / "alter.lock", strerror=problem.strerror or problem
         ) from None
 
 
@@ -136,11 +127,7 @@ def committing(
     except OSError as problem:
         names = ", ".join(edit.path for edit in edits)
         raise error(
-            "MZ035",
-            f"{names} could not be written: {problem.strerror or problem}",
-            f"Serial {new.serial} is committed; the next `mzplan apply` in this folder writes the rest.",
-            "make room on the disk, or correct the permissions, then run `mzplan apply`.",
-            exit_code=ExitCode.NOT_CONVERGED,
+            "MZ035.not-written", names=names, strerror=problem.strerror or problem, serial=new.serial
         ) from None
 
 
@@ -260,12 +247,7 @@ def _journal_of(
         ).encode()
         Journal.decode(encoded)
     except ValueError as problem:
-        raise error(
-            "MZ035",
-            f"mzplan can't record the edit of {edits[0].path}: {problem}",
-            "Without the record, mzplan couldn't finish the edit after a crash. Nothing was changed.",
-            "use only UTF-8 in the statement and in the names of the project's files and folders.",
-        ) from None
+        raise error("MZ035.mzplan-cannot", path=edits[0].path, problem=problem) from None
     return encoded
 
 
@@ -274,15 +256,10 @@ def _prepare(edit: FileEdit) -> Path:
     file = Path(edit.location)
     try:
         if file.read_bytes() != edit.before:
-            raise error("MZ076", f"{edit.path} has just been changed", "Nothing was changed.", "try again.")
+            raise error("MZ076.changed", path=edit.path)
         return _write_beside(file, edit.after)
     except OSError as problem:
-        raise error(
-            "MZ035",
-            f"{edit.path} can't be edited: {problem.strerror or problem}",
-            "Nothing was changed.",
-            "check its folder's permissions and the space on its disk.",
-        ) from None
+        raise error("MZ035.cannot-edited", path=edit.path, strerror=problem.strerror or problem) from None
 
 
 def _write_beside(file: Path, content: bytes) -> Path:
@@ -298,29 +275,25 @@ def _write_beside(file: Path, content: bytes) -> Path:
 
 def _changed(journal: Journal, file: EditedFile, path: Path) -> MzplanError:
     return error(
-        "MZ076",
-        f"{file.path} is missing an edit that is already committed",
-        f"`{journal.statement}` committed serial {journal.serial}, but was interrupted before it wrote the "
-        "file. Since then, the file has changed.",
-        f"make the statement's edit in the file yourself, then delete {path}.",
+        "MZ076.missing-edit",
+        path=file.path,
+        statement=journal.statement,
+        serial=journal.serial,
+        journal_path=path,
     )
 
 
 def _elsewhere(journal: Journal, path: Path) -> MzplanError:
     """Return the error for an edit of another environment, whose store knows its commit."""
     which = f" --env {shlex.quote(journal.environment)}" if journal.environment else ""
-    return refusal(
-        "MZ076",
-        f"An edit of `mzplan alter` in environment {journal.environment!r} was interrupted",
-        f"Only that environment's state says whether {journal.path} needs the edit. Nothing was changed.",
-        f"finish or forget it: mzplan{which} apply. If that environment no longer exists, delete {path}.",
+    return error(
+        "MZ076.edit-mzplan",
+        environment=journal.environment,
+        path=journal.path,
+        which=which,
+        journal_path=path,
     )
 
 
 def _unreadable(path: Path, problem: str) -> MzplanError:
-    return error(
-        "MZ076",
-        f"{path} is damaged: {problem}",
-        "This journal shows whether mzplan still has to finish an edit.",
-        "delete it, then compare the files with `mzplan plan`.",
-    )
+    return error("MZ076.damaged", path=path, problem=problem)

@@ -216,14 +216,7 @@ def refuse(plan: Plan, allow_replace: bool, allow_loss: bool = False) -> None:
     if not allow_replace:
         replaced = [change for change in plan.changes if change.action == "replace"]
         refused += [
-            Diagnostic(
-                code="MZ040",
-                summary=f"{change.address} would be replaced",
-                detail=f"{change.reason}. A new generation has a new checkpoint, and reads everything again.",
-                hint="to allow this, run apply with --allow-replace.",
-                address=change.address,
-                exit_code=ExitCode.REFUSED,
-            )
+            Diagnostic.of("MZ040.replaced", address=change.address, reason=change.reason)
             for change in replaced
         ]
     if refused:

@@ -10,7 +10,7 @@ from pathlib import Path
 from mzplan.host.checkout import FOLDER
 from mzplan.host.git import author, find_revision
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError, error, refusal
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.history import CommitOutcome, CommitRecord, CommitStatus, HistoryEntry, QueryOutcome
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
@@ -29,7 +29,7 @@ def entry_of(store: Store, serial: int) -> HistoryEntry:
     """Return the history entry of a serial. Raises MZ038 (exit 7) if there is none."""
     state = committed_state(store, serial)
     if state.commit is None:
-        raise error("MZ030", f"Serial {serial} is damaged", "It has no record of its commit.", FORGO_HINT)
+        raise error("MZ030.serial-damaged", serial=serial, forgo_hint=FORGO_HINT)
     return HistoryEntry(
         serial=serial,
         current=store.read_state().serial == serial,
@@ -85,13 +85,11 @@ def committed_state(store: Store, serial: int) -> State:
 def no_serial(store: Store, serial: int, current: int = 0) -> MzplanError:
     """Return MZ038 (exit 7) for an unknown serial. `current`: the newest serial, if known."""
     serials = [number for number in (*store.serials(), current) if number > 0]
-    return refusal(
-        "MZ038",
-        f"There is no serial {serial} in the history",
-        f"The history of {store.backend.describe()} has: "
-        + (f"{serials[0]} to {serials[-1]}." if serials else "none."),
-        "name one of these; `mzplan history` lists them.",
-        kind="no-such-serial",
+    return error(
+        "MZ038.no-serial",
+        serial=serial,
+        describe=store.backend.describe(),
+        serials=f"{serials[0]} to {serials[-1]}." if serials else "none.",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mzplan.model.address import Address, natural, natural_item
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.resources import is_dry
@@ -39,12 +39,8 @@ class Rotations:
         """Return MZ078 for the unresolved references; None if there are none."""
         if not self.unresolved:
             return None
-        return Diagnostic(
-            severity="notice",
-            code="MZ078",
-            summary="Secrets that can't be compared here are assumed to be unchanged",
-            detail=f"{first_names(self.unresolved, 5)}. mzplan notices a new value here only if it can read "
-            f"the value and has the runner's digest key ({VARIABLE}). Otherwise, the runner notices it.",
+        return Diagnostic.of(
+            "MZ078.secrets-cannot", unresolved=first_names(self.unresolved, 5), variable=VARIABLE
         )
 
 
@@ -180,13 +176,11 @@ def no_connection_reached(connections: Sequence[Reachability]) -> Diagnostic:
     for connection in connections:
         lines.append(f"{connection.address} was not reached, {connection.reason}.")
         lines += [f"{query}: {why}" for query, why in sorted(connection.unreached.items(), key=natural_item)]
-    return Diagnostic(
-        code="MZ143",
-        summary=f"Nothing of {names[0] if len(names) == 1 else 'the connections'} could be reached",
-        detail="\n".join(lines),
-        hint="use it in a source or sink of an instance that isn't dry, then validate again.",
+    return Diagnostic.of(
+        "MZ143.nothing-reached",
         address=connections[0].address,
-        exit_code=ExitCode.REFUSED,
+        names=names[0] if len(names) == 1 else "the connections",
+        lines="\n".join(lines),
     )
 
 

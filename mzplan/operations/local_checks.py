@@ -124,12 +124,7 @@ def _run_checks(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, .
 
 def _broken(address: Address, problem: Exception) -> Diagnostic:
     """Return a finding about a defect of a connector, so that other findings are still shown."""
-    return Diagnostic(
-        code="MZ064",
-        summary=f"The check of {address} failed unexpectedly: {type(problem).__name__}",
-        hint="this is a bug in mzplan: report it; --no-live leaves the check out.",
-        address=address,
-    )
+    return Diagnostic.of("MZ064.check-failed", address=address, name=type(problem).__name__)
 
 
 def by_cause(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:

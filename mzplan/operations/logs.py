@@ -170,4 +170,4 @@ def _log_elsewhere(names: list[str], leases: Mapping[str, Lease]) -> MzplanError
 
 
 def _no_log(names: list[str], why: str, hint: str, where: str = "") -> MzplanError:
-    return error("MZ155", f"There is no log of instance {', '.join(names)}{where}", why, hint)
+    return error("MZ155.no-log", names=names, where=where, why=why, how=hint)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.host.spark_lines import installed_spark
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, MzplanError, notice
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration, is_dry
@@ -149,9 +149,6 @@ def plan_configuration(
     return plan
 
 
-_UPGRADE = "docs/how-to/upgrade-spark.md explains upgrades and downgrades."
-
-
 def version_notices(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
     """Yield notices about the Spark versions of instances.
 
@@ -176,21 +173,13 @@ def version_notices(project: Project, state: State, statuses: Mapping[str, Statu
 
 
 def _replaced(instance: str, status: Status) -> Diagnostic:
-    return Diagnostic(
-        severity="warning",
-        code="MZ243",
-        summary=f"PySpark was replaced under the runner of instance {instance} (now: {status.replaced})",
-        detail=f"It still runs {status.versions or 'the old one'}, so queries with Python tasks fail.",
-        hint="restart the runner: mzplan down, then mzplan up. " + _UPGRADE,
+    return Diagnostic.of(
+        "MZ243.pyspark-replaced", instance=instance, replaced=status.replaced, versions=status.versions
     )
 
 
 def _notice(instance: str, runs: str, before: str) -> Diagnostic:
-    return notice(
-        f"Instance {instance} {runs}; its checkpoints were last written with {before}",
-        "A runner continues from the checkpoints of every Spark version that mzplan supports.",
-        _UPGRADE,
-    )
+    return Diagnostic.of("MZ045.instance-checkpoints", instance=instance, runs=runs, before=before)
 
 
 MAX_LISTED = 8
@@ -220,14 +209,13 @@ def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[
     if any(c.action == "delete" and c.address.writes_target for c in removals):
         detail.append("Rows that deleted sinks have written stay in their targets.")
     named = " ".join(deleted) if len(deleted) <= MAX_LISTED else "ADDRESS …"
-    yield Diagnostic(
-        severity="notice",
-        code="MZ152",
-        summary=f"The data of {number} is removed {wait} after it stops (retain_dropped)",
-        detail="\n".join(detail),
-        hint=f"to keep it: mzplan state rm {named}; to undo until then: mzplan state rollback {plan.serial}."
-        if deleted
-        else "",
+    yield Diagnostic.of(
+        "MZ152.data-removed" if deleted else "MZ152.data-removed-after",
+        number=number,
+        wait=wait,
+        why="\n".join(detail),
+        named=named,
+        serial=plan.serial,
     )
 
 

@@ -276,5 +276,4 @@ TO_RUN = "to run it, give that instance another type in mzplan.yaml, such as {ty
 
 def unreadable(summary: str, problem: OSError, address: Address | None = None) -> MzplanError:
     """Return MZ090 for a failure of the warehouse's storage."""
-    hint = "check the warehouse (mzplan.yaml), and that it can be read from here."
-    return error("MZ090", summary, f"{problem}.", hint, address=address)
+    return error("MZ090.check-warehouse-mzplan", address=address, what=summary, problem=problem)

@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from itertools import takewhile
 
 from mzplan.model.address import KINDS, Address, is_glob, natural
-from mzplan.model.diagnostics import usage_error
+from mzplan.model.diagnostics import error
 from mzplan.model.observed import Condition
 from mzplan.model.state import ResourceState, State, unknown_address
-from mzplan.model.words import count, nearest, scalar_text
+from mzplan.model.words import nearest, scalar_text
 from mzplan.operations.connections import users_of
 
 
@@ -89,10 +89,11 @@ def _named(name: Address | str, queries: Collection[Address], state: State) -> l
     if matching := [address for address in queries if fnmatchcase(str(address), name)]:
         return matching
     near = next(_near(name, sorted(map(str, queries))), None)
-    raise usage_error(
-        f"No query of the state matches {name!r}",
-        f"The state has {count(len(state.resources), 'resource')}.",
-        f"did you mean {near!r}?" if near else "`mzplan status` lists the queries.",
+    raise error(
+        "MZ070.no-query" if near else "MZ070.no-query-state",
+        name=name,
+        number=len(state.resources),
+        near=near,
     )
 
 

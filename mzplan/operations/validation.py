@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, natural, natural_item
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance, is_dry, start_command
@@ -98,13 +98,11 @@ def _with_queries(connections: Sequence[Reachability]) -> list[str]:
 
 
 def _unvalidated(instance: Instance, connections: Sequence[Reachability], environment: str) -> Diagnostic:
-    return Diagnostic(
-        code="MZ149",
-        summary=f"No runner of instance {instance.name} is alive to validate this before it is committed",
-        detail="\n".join(["Nothing was changed. Not validated:", *_with_queries(connections)]),
-        hint=f"start the runner ({start_command(instance, environment)}) and run this again; or validate "
-        "from here with --live; or commit without validation with --no-live.",
-        exit_code=ExitCode.REFUSED,
+    return Diagnostic.of(
+        "MZ149.no-runner",
+        name=instance.name,
+        not_validated="\n".join(["Nothing was changed. Not validated:", *_with_queries(connections)]),
+        start_command=start_command(instance, environment),
     )
 
 
@@ -237,12 +235,7 @@ def request_validation(
             time.sleep(store.backend.poll_interval)
     finally:
         store.proposals.withdraw(proposal.id)
-    raise error(
-        "MZ060",
-        f"The runner of instance {instance} does not answer",
-        f"It has not validated {len(descriptions)} queries in {ANSWER_WAIT:.0f} s. Nothing was committed.",
-        "look at its log; or apply with --no-live, then the runner validates before it stops anything.",
-    )
+    raise error("MZ060.runner-instance", instance=instance, number=len(descriptions), answer_wait=ANSWER_WAIT)
 
 
 def reach_changed(
@@ -274,12 +267,7 @@ def reach_changed(
 
 def _dry(name: str) -> Diagnostic:
     """Return the notice MZ143: the queries of this dry instance weren't validated."""
-    return Diagnostic(
-        severity="notice",
-        code="MZ143",
-        summary=f"Instance {name} is dry, so its queries were not validated",
-        detail="Queries of a dry instance contact no server.",
-    )
+    return Diagnostic.of("MZ143.instance-dry", name=name)
 
 
 def changed_alone(plan: Plan, new: State, on_request: bool = False) -> list[Address]:

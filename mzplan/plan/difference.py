@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, usage_error
+from mzplan.model.diagnostics import Diagnostic, error, usage_error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import PropertyEdit, Resource, edited, inlined_view
 from mzplan.model.state import ResourceState
@@ -90,11 +90,12 @@ def check_known(
     for address in sorted(set(addresses).difference(known), key=natural):
         if (inlined := inlined_view(address, wanted)) is not None:
             raise usage_error(f"{option}: {address} has no query", *inlined, address=address)
-        raise usage_error(
-            f"{option}: there is no {address}",
-            why,
-            did_you_mean(str(address), sorted(map(str, known))) or "correct the name, or declare it.",
+        raise error(
+            "MZ070.no-address",
             address=address,
+            option=option,
+            why=why,
+            did_you_mean=did_you_mean(str(address), sorted(map(str, known))),
         )
 
 
@@ -127,15 +128,12 @@ def check_assumed(wanted: Wanted, committed: Committed) -> Iterator[Diagnostic]:
         schemas = {path: kind.property_schema(path) for path in missing}
         new_defaults = {path: schema["x-assumed"]["value"] for path, schema in schemas.items()}
         old_defaults = {path: schema["default"] for path, schema in schemas.items()}
-        yield Diagnostic(
-            severity="warning",
-            code="MZ116",
-            summary=f"{address} keeps defaults of an earlier mzplan",
-            detail=" ".join(_default_difference(path, schema) for path, schema in schemas.items())
-            + " Nothing changes until the file sets the value.",
-            hint=f"to use the new defaults, write {_as_yaml(new_defaults)}; its queries then restart from "
-            f"their checkpoints. To keep the old ones, write {_as_yaml(old_defaults)}.",
+        yield Diagnostic.of(
+            "MZ116.keeps-defaults",
             address=address,
+            items=" ".join((_default_difference(path, schema) for path, schema in schemas.items())),
+            as_yaml=_as_yaml(new_defaults),
+            old_as_yaml=_as_yaml(old_defaults),
         )
 
 

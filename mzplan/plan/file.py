@@ -17,7 +17,7 @@ from mzplan.host.files import read_regular
 from mzplan.host.guarded_folder import write_whole
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode, parse_json
-from mzplan.model.diagnostics import ExitCode, MzplanError, error, usage_error
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.plan import PLAN_FORMAT_VERSION, Change, Plan
 from mzplan.model.resources import Instance, InstanceType
 from mzplan.model.state import ResourceState
@@ -43,12 +43,7 @@ def write_plan(plan: Plan, path: str | Path) -> None:
     try:
         write_whole(path, encode_plan(plan))
     except OSError as problem:
-        raise error(
-            "MZ035",
-            f"Cannot write the plan to {path}",
-            f"{problem.strerror or problem}. What was there before is intact.",
-            "check the folder, its permissions and the space on its disk.",
-        ) from None
+        raise error("MZ035.cannot-write", path=path, strerror=problem.strerror or problem) from None
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -60,13 +55,9 @@ def read_plan(path: str | Path) -> Plan:
     try:
         data = read_regular(path)
     except FileNotFoundError:
-        raise usage_error(
-            f"There is no plan file {path}", hint=f"make it: mzplan plan --out {shlex.quote(str(path))}"
-        ) from None
+        raise error("MZ070.no-plan", path=path, quote=shlex.quote(str(path))) from None
     except OSError as problem:
-        why = f"{problem.strerror or problem}."
-        hint = "name a file that `mzplan plan --out` wrote."
-        raise error("MZ030", f"Cannot read {path}", why, hint) from None
+        raise error("MZ030.cannot-read", path=path, strerror=problem.strerror or problem) from None
     return decode_plan(data, str(path))
 
 
@@ -124,13 +115,7 @@ def ensure_digest(plan: Plan, digest: str | None) -> None:
         return
     actual = digest_of_plan(plan)
     if actual != digest:
-        raise error(
-            "MZ036",
-            "The plan is not the one that was reviewed",
-            f"Its digest is {actual}, not {digest}. Nothing was changed.",
-            "plan again, and review that.",
-            exit_code=ExitCode.STALE,
-        )
+        raise error("MZ036.plan-not", actual=actual, digest=digest)
 
 
 def ensure_environment(plan: Plan, environment: str) -> None:
@@ -141,18 +126,15 @@ def ensure_environment(plan: Plan, environment: str) -> None:
         f"environment {name!r}" if name else "no environment" for name in (plan.environment, environment)
     )
     raise error(
-        "MZ036",
-        "The plan was made for another environment",
-        f"It is for {planned}, and this is {current}. Nothing was changed.",
-        f"use the plan's: mzplan --env {shlex.quote(plan.environment)} apply … Or plan again for this one."
-        if plan.environment
-        else "plan again: mzplan plan --out FILE",
-        exit_code=ExitCode.STALE,
+        "MZ036.plan-made-another" if plan.environment else "MZ036.plan-made-another-environment",
+        planned=planned,
+        current=current,
+        quote=shlex.quote(plan.environment),
     )
 
 
 def _unusable(place: str, why: str) -> MzplanError:
-    return error("MZ036", f"{place} can't be used", why, "plan again.", exit_code=ExitCode.STALE)
+    return error("MZ036.cannot-used", place=place, why=why)
 
 
 def _canonical(content: Any) -> str:

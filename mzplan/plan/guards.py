@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from mzplan.host.network import is_loopback
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, notice, usage_error
+from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.losses import as_warning
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change
@@ -51,14 +51,7 @@ def _place(uri: str) -> str:
 
 
 def _project_changed(name: str, before: str, after: str) -> Diagnostic:
-    return Diagnostic(
-        code="MZ044",
-        summary=f"The {name} can't change while resources exist",
-        detail=f"It is {before!r} in the state and {after!r} in the configuration: all queries would lose "
-        "their checkpoints and collections.",
-        hint=f"put {name}: {before} back, or destroy everything first.",
-        exit_code=ExitCode.REFUSED,
-    )
+    return Diagnostic.of("MZ044.cannot-change", name=name, before=before, after=after)
 
 
 def check_clear_text(resources: Iterable[Resource]) -> Iterator[Diagnostic]:
@@ -76,15 +69,13 @@ def check_clear_text(resources: Iterable[Resource]) -> Iterator[Diagnostic]:
             continue
         if any(resource.body.get(name) == value for name, value in accepted):
             continue
-        yield Diagnostic(
-            severity="warning",
-            code="MZ116",
-            summary=f"{resource.address} sends its {rule['secret']} in clear text",
-            detail=f"{rule['url']} is http://: anybody on the way to {url.hostname} can read it.",
-            hint="use https://; or, if you accept that, write "
-            + ", ".join(f"{name}: {value}" for name, value in accepted)
-            + ".",
+        yield Diagnostic.of(
+            "MZ116.sends-clear",
             address=resource.address,
+            secret=rule["secret"],
+            url=rule["url"],
+            hostname=url.hostname,
+            accepted=[f"{name}: {value}" for name, value in accepted],
         )
 
 
@@ -92,12 +83,7 @@ def check_replaceable(addresses: Iterable[Address]) -> None:
     """Raise MzplanError MZ070 (usage) for a connection, because it has no generation to replace."""
     for address in addresses:
         if address.is_connection:
-            raise usage_error(
-                f"{address} can't be replaced",
-                "Only a query has a checkpoint.",
-                "name the queries that use it.",
-                address=address,
-            )
+            raise error("MZ070.cannot-replaced", address=address)
 
 
 def check_changes(
@@ -133,16 +119,7 @@ def _check_snapshots(change: Change, refilled: Container[Address]) -> Iterator[D
     tables = sorted({str(address) for address in after.snapshots.values() if address in refilled})
     if tables:
         named = " and ".join(tables)
-        yield Diagnostic(
-            severity="warning",
-            code="MZ045",
-            summary=f"{change.address} reads {named} in snapshots, and a new generation begins empty",
-            detail="Until it has all its rows again, rows of the stream find no match there. They aren't "
-            "joined again later.",
-            hint=f"mzplan pause {change.address} before the apply, and mzplan resume {change.address} when "
-            f"{named} has its rows again.",
-            address=change.address,
-        )
+        yield Diagnostic.of("MZ045.reads-snapshots", address=change.address, named=named)
 
 
 def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
@@ -165,15 +142,12 @@ def _check_prevent_destroy(change: Change) -> Iterator[Diagnostic]:
     # A delete has only the committed record. For a replace, the configuration's value counts.
     resource = change.after or change.before
     if resource is not None and resource.body.get("lifecycle", {}).get("prevent_destroy"):
-        yield Diagnostic(
-            code="MZ041",
-            kind="destroy-prevented",
-            summary=f"{change.address} must not be {'replaced' if change.after else 'deleted'}",
-            detail="It has lifecycle: {prevent_destroy: true}, and this plan would "
-            f"{change.action} it: {change.reason}.",
-            hint="if you're sure, set prevent_destroy: false and apply that first.",
+        yield Diagnostic.of(
+            "MZ041.must-not",
             address=change.address,
-            exit_code=ExitCode.REFUSED,
+            verb="replaced" if change.after else "deleted",
+            action=change.action,
+            reason=change.reason,
         )
 
 
@@ -205,29 +179,19 @@ def _check_repeated_rows(change: Change, renames: Mapping[Address, Address]) -> 
     settings = " or ".join(
         f"`{rule['property']}: {choice}`{_ON_REPLACE.get(choice, '')}" for choice in choices
     )
-    yield Diagnostic(
-        code="MZ047",
-        summary=f"Replacing {change.address} would write its rows again",
-        detail=f"{change.reason}. The new generation rereads the collection from the start. This sink "
-        "appends, so the target would have each row twice.",
-        hint=f"{renamed and renamed + 'so that nothing is replaced; otherwise '}"
-        f"in {change.address}, set {settings}.",
+    yield Diagnostic.of(
+        "MZ047.replacing-write",
         address=change.address,
-        exit_code=ExitCode.REFUSED,
+        reason=change.reason,
+        renamed=renamed and renamed + "so that nothing is replaced; otherwise ",
+        settings=settings,
     )
 
 
 def _check_forbidden(change: Change) -> Iterator[Diagnostic]:
     for leaf in change.fields:
         if leaf.effect == "forbidden":
-            yield Diagnostic(
-                code="MZ042",
-                summary=f"{leaf.path} in {change.address} can't change",
-                detail="This property can't change after the resource is created.",
-                hint="restore the old value, or declare a new resource under another name.",
-                address=change.address,
-                exit_code=ExitCode.REFUSED,
-            )
+            yield Diagnostic.of("MZ042.cannot-change", address=change.address, path=leaf.path)
 
 
 def _notices(change: Change) -> Iterator[Diagnostic]:
@@ -244,7 +208,7 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
             continue
         if text and name not in shown:
             shown.add(name)
-            yield notice(f"{change.address}: the change to `{name}` {text}", address=change.address)
+            yield Diagnostic.of("MZ045.change", address=change.address, name=name, text=text)
     for input_, (before, now) in changed_readings(change).items():
         reads = f"the query reads {input_} {_times(now)} instead of {_times(before)}"
         effect = (
@@ -252,7 +216,7 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
             if before < now
             else "the view continues once its former readings are at the same position"
         )
-        yield notice(f"{change.address}: {reads}; {effect}", address=change.address)
+        yield Diagnostic.of("MZ045.changed-reads", address=change.address, reads=reads, effect=effect)
 
 
 def _times(number: int) -> str:
@@ -274,7 +238,7 @@ def _announcements(change: Change, columns: Mapping[Address, set[Column]]) -> It
             continue
         value = scalar_text(change.after.body[name])
         if text := texts.get(value):
-            yield notice(f"{change.address}: {text}", f"It has {name}: {value}.", address=change.address)
+            yield Diagnostic.of("MZ045.has-effect", address=change.address, text=text, name=name, value=value)
 
 
 def _may_need_more(change: Change, after: ResourceState, columns: Mapping[Address, set[Column]]) -> bool:
@@ -310,11 +274,13 @@ def _upstream_notices(change: Change) -> Iterator[Diagnostic]:
         texts = schema.get("x-upstream")
         text = texts.get(change.after.body.get(name)) if texts else None
         if text:
-            yield notice(
-                f"{change.address}: if the connection now leads to another {role}, {text}",
-                f"The declaration has {name}: {change.after.body[name]}. Validation checks whether "
-                f"the {role} is another one.",
+            yield Diagnostic.of(
+                "MZ045.if-connection",
                 address=change.address,
+                role=role,
+                text=text,
+                name=name,
+                value=change.after.body[name],
             )
 
 
@@ -326,12 +292,14 @@ def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
         if not names:
             continue
         subject = f"{names[0]} was" if len(names) == 1 else f"{len(names)} queries were"
-        yield notice(
-            f"{subject} {override} by hand",
-            (f"{first_names(names, _MAX_NAMED)}. " if len(names) > 1 else "")
-            + "This stays until you undo it by hand, whatever the configuration says.",
-            f"mzplan {undo} {' '.join(names[:_MAX_NAMED])}",
+        yield Diagnostic.of(
+            "MZ045.hand",
             address=Address.parse(names[0]) if len(names) == 1 else None,
+            subject=subject,
+            override=override,
+            names=f"{first_names(names, _MAX_NAMED)}. " if len(names) > 1 else "",
+            undo=undo,
+            names_to_resume=" ".join(names[:_MAX_NAMED]),
         )
 
 
@@ -365,11 +333,6 @@ def gives_exactly_once(resource: ResourceState) -> bool:
 def _weaker(address: Address, weak: list[ResourceState]) -> Diagnostic:
     which = " and ".join(f"{resource.address} (type {resource.type})" for resource in weak)
     verb = "delivers" if len(weak) == 1 else "deliver"
-    return Diagnostic(
-        severity="warning",
-        code="MZ085",
-        summary=f"{address} asks for {EXACTLY_ONCE}, but gets at-least-once",
-        detail=f"{which} {verb} at least once: after a crash, rows may appear twice in the target.",
-        hint="set delivery: at-least-once if that's enough, or use a type that supports exactly-once.",
-        address=address,
+    return Diagnostic.of(
+        "MZ085.asks-gets", address=address, exactly_once=EXACTLY_ONCE, which=which, verb=verb
     )

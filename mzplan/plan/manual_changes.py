@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, notice, usage_error
+from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change, FieldChange, Plan
@@ -55,14 +55,7 @@ def plan_restart(state: State, addresses: Iterable[Address]) -> Plan:
             )
         )
         if before.paused:
-            diagnostics.append(
-                notice(
-                    f"{before.address} is paused, and stays paused",
-                    "It restarts from its checkpoint when it is resumed.",
-                    f"mzplan resume {before.address}",
-                    address=before.address,
-                )
-            )
+            diagnostics.append(Diagnostic.of("MZ045.paused-stays", address=before.address))
     return plan_of(state, changes, diagnostics=diagnostics, restarting=True)
 
 
@@ -150,11 +143,8 @@ def _query(state: State, address: Address) -> ResourceState:
     if resource.digest:
         return resource
     users = DependencyGraph.of(state.resources).dependents(address)
-    raise usage_error(
-        f"{address} runs nothing",
-        "Only sources, views and sinks are streaming queries.",
-        f"name a query that uses it: {', '.join(map(str, users[:5]))}" if users else "",
-        address=address,
+    raise error(
+        "MZ070.runs-nothing" if users else "MZ070.runs-nothing-only-sources", address=address, users=users[:5]
     )
 
 

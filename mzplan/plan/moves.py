@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from mzplan.model.address import KINDS, Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import Change, Effect, FieldChange, heaviest
 from mzplan.model.resources import Resource
 from mzplan.model.state import ResourceState, needed_by
@@ -82,15 +82,7 @@ def _by_looks(
 def check_undeclared(moves: Mapping[Address, Address]) -> Iterator[Diagnostic]:
     """Yield MZ289 for each new query that may be a renamed one."""
     for new, old in moves.items():
-        yield Diagnostic(
-            severity="warning",
-            code="MZ289",
-            summary=f"{new} looks like {old}, which this plan deletes: it has the same body",
-            detail=f"{new} starts from the beginning, and the storage of {old} is removed.",
-            hint=f"if you renamed {old}, add lifecycle: {{moved_from: {old.name}}} to {new}, which then "
-            "keeps the checkpoint.",
-            address=new,
-        )
+        yield Diagnostic.of("MZ289.looks-like", address=new, old=old, name=old.name)
 
 
 def earlier_address(resource: Resource) -> Address | None:
@@ -159,11 +151,4 @@ def _renamed(record: ResourceState, moves: Mapping[Address, Address]) -> Resourc
 
 
 def _ambiguous(old: Address, one: Address, other: Address) -> Diagnostic:
-    return Diagnostic(
-        code="MZ003",
-        summary=f"{one} and {other} both have moved_from: {old.name}",
-        detail="Only one of them can keep the checkpoint.",
-        hint="remove moved_from from one of the two; that resource then starts from the beginning.",
-        address=other,
-        exit_code=ExitCode.REFUSED,
-    )
+    return Diagnostic.of("MZ003.both-moved", address=other, one=one, name=old.name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
-from mzplan.model.diagnostics import Diagnostic, ExitCode, notice
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change
 from mzplan.model.resources import Instance, PropertyEdit, edited, is_dry
@@ -77,12 +77,7 @@ def check_migrations(
         for source in [reads["from"]] if "from" in reads and change.action in ("update", "restart") else ():
             if source not in migrating or not sinks_continue(migrating[source]):
                 continue
-            yield notice(
-                f"{change.address}: continues after the rows that {source} begins with",
-                "It writes no row twice, and its target stays as it is.",
-                f"to write the target again from the collection: --replace {change.address}",
-                address=change.address,
-            )
+            yield Diagnostic.of("MZ045.continues-after", address=change.address, source=source)
 
 
 def _check_replace(change: Change, statuses: Statuses, instances: Instances) -> Iterator[Diagnostic]:
@@ -117,11 +112,12 @@ def _check_open_tasks(change: Change, statuses: Statuses) -> Iterator[Diagnostic
     seen = before.observed_in(statuses)
     for task in before.own_tasks:
         if before.has_done(task, seen) is not True:
-            yield notice(
-                f"{change.address}: cancels the {task}",
-                f"It isn't done yet, and ends with generation {before.generation}.",
-                f"wait until it is done, then apply; or request the {task.command} again afterwards.",
+            yield Diagnostic.of(
+                "MZ045.cancels",
                 address=change.address,
+                task=task,
+                generation=before.generation,
+                command=task.command,
             )
 
 
@@ -129,48 +125,20 @@ def _migration(change: Change, after: ResourceState) -> Diagnostic:
     assert change.before is not None and after.predecessor is not None
     former = _oldest(after.predecessor).generation
     others = "" if sinks_continue(change) else " Its key changes, so its sinks read all of these rows."
-    return notice(
-        f"{change.address}: its new generation begins with the rows of generation {former}, as one step",
-        "It then resumes its upstream where it left off, and reads no record twice. If a row has no "
-        f"value for a new key, generation {former} keeps running.{others}",
-        address=change.address,
-    )
+    return Diagnostic.of("MZ045.new-generation", address=change.address, former=former, others=others)
 
 
 def _second_migration(change: Change, before: ResourceState, former: Predecessor) -> Diagnostic:
     base = _oldest(former).generation
-    return Diagnostic(
-        code="MZ275",
-        summary=f"{change.address} hasn't begun with the rows of generation {base} yet",
-        detail=f"Generation {before.generation} will begin with them, but hasn't run. One migration runs "
-        "at a time.",
-        hint=f"wait until generation {before.generation} runs (mzplan status); or put the columns and the "
-        "key "
-        f"of generation {base} back.",
-        address=change.address,
-        exit_code=ExitCode.REFUSED,
-    )
+    return Diagnostic.of("MZ275.not-begun", address=change.address, base=base, generation=before.generation)
 
 
 def _impossible(change: Change, why: str) -> Diagnostic:
-    return Diagnostic(
-        severity="warning",
-        code="MZ294",
-        summary=f"{change.address} can't reuse the rows in its collection, so it rereads everything",
-        detail=f"It has lifecycle: {{replace: {FROM_COLLECTION}}}, but {why}. A migration covers dropped or "
-        "reordered columns, another key, and wider top-level numbers.",
-        address=change.address,
-    )
+    return Diagnostic.of("MZ294.cannot-reuse", address=change.address, why=why)
 
 
 def _proposal(change: Change) -> Diagnostic:
-    return notice(
-        f"{change.address} would reread everything, but could reuse the rows it already has",
-        "It can start with the rows in its collection and continue reading its upstream where it left off.",
-        f"to reuse the rows, set lifecycle: {{replace: {FROM_COLLECTION}}} in the source. To reread "
-        "everything without this notice, set lifecycle: {replace: in-place}.",
-        address=change.address,
-    )
+    return Diagnostic.of("MZ045.reread-everything", address=change.address)
 
 
 def _obstacle(before: ResourceState, after: ResourceState) -> str | None:

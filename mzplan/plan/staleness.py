@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import error
 from mzplan.model.plan import Change, Plan
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import first_names
@@ -29,13 +29,7 @@ def ensure_same(saved: Plan, current: Plan, state: State) -> None:
     else:
         differences = [*_changes(saved, current, state), *_settings(saved, current)] or ["it was edited"]
     more = f"; and {len(differences) - MAX_SHOWN} more" if len(differences) > MAX_SHOWN else ""
-    raise error(
-        "MZ036",
-        "The plan is stale",
-        f"Planned again, it differs: {'; '.join(differences[:MAX_SHOWN])}{more}. Nothing was changed.",
-        "plan again.",
-        exit_code=ExitCode.STALE,
-    )
+    raise error("MZ036.plan-stale", differences="; ".join(differences[:MAX_SHOWN]), more=more)
 
 
 def _changes(saved: Plan, current: Plan, state: State) -> Iterator[str]:

@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, refusal
+from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Plan
 from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.tasks import Task
-from mzplan.model.words import count
 from mzplan.plan.causes import task_reason
 from mzplan.plan.manual_changes import plan_of
 from mzplan.schema.description import digest_of
@@ -50,13 +49,7 @@ def plan_task(
     )
     if same := next((task for task in unfinished if (task.kind, task.arguments) == (kind, arguments)), None):
         cancel = f"mzplan {new.command} {address} --cancel"
-        raise refusal(
-            "MZ275",
-            f"{address}: the {same} was already requested",
-            f"Serial {same.serial} requested it, and no runner has reported it done.",
-            f"wait for it (mzplan status), then request it again; or cancel it: {cancel}",
-            address=address,
-        )
+        raise error("MZ275.already-requested", address=address, same=same, serial=same.serial, cancel=cancel)
     return _plan_tasks(state, before, (*unfinished, new), statuses, notices)
 
 
@@ -76,14 +69,13 @@ def shown_addresses(addresses: Sequence[Address]) -> str:
 
 def overwriting_sinks(address: Address, sinks: Sequence[Address], rows: str, hint: str) -> Diagnostic:
     """Return MZ045 for sinks that would upsert old rows. `rows`: these rows of the query, in words."""
-    return Diagnostic(
-        severity="warning",
-        code="MZ045",
-        summary=f"{count(len(sinks), 'sink writes', 'sinks write')} {rows} of {address} over newer rows of "
-        "the same keys",
-        detail=f"{shown_addresses(sinks)}: with mode: upsert, the last row written for a key stays.",
-        hint=hint,
+    return Diagnostic.of(
+        "MZ045.over-newer",
         address=address,
+        number=len(sinks),
+        rows=rows,
+        shown_addresses=shown_addresses(sinks),
+        how=hint,
     )
 
 
@@ -93,13 +85,7 @@ def plan_without_tasks(state: State, address: Address, command: str, statuses: M
     unfinished = unfinished_tasks(before, statuses)
     others = [task for task in unfinished if task.command != command]
     if len(others) == len(unfinished):
-        raise refusal(
-            "MZ275",
-            f"{address} has no open {command}",
-            "None was requested, or its runner has reported it done.",
-            f"`mzplan status {address} --json` lists finished tasks.",
-            address=address,
-        )
+        raise error("MZ275.no-open", address=address, command=command)
     return _plan_tasks(state, before, others, statuses)
 
 

@@ -116,14 +116,15 @@ def _mixed(record: ResourceState, mixture: _Mixture, seen: Observation | None, b
         since = f" from step {seen.step + 1} on"
         state += f" Step {seen.step + 1} is its next one, as its runner last reported."
     replace = " ".join(f"--replace {address}" for address in mixture.replaced_together)
-    return Diagnostic(
-        severity="warning",
-        code="MZ340",
-        summary=f"{_results(record)} of {record.address} mix old and new rows of {origin}{since}",
-        detail=f"The change of {' and '.join(mixture.fields)} in {origin} affects only new rows, and the old "
-        f"rows don't change. {state}",
-        hint=f"to compute all results from new rows: mzplan apply {replace} --allow-replace",
+    return Diagnostic.of(
+        "MZ340.mix-old",
         address=record.address,
+        results=_results(record),
+        origin=origin,
+        since=since,
+        fields=mixture.fields,
+        state=state,
+        replace=replace,
     )
 
 
@@ -198,14 +199,12 @@ def check_joins(
         if unlimited:
             streams = " and ".join(name for name, read in analysis.inputs.items() if read.stream)
             limit = f", and limit the time: ON … AND {unlimited[0].missing}" if unlimited[0].missing else ""
-            yield Diagnostic(
-                severity="warning",
-                code="MZ045",
-                summary=f"The state of {view.address} grows without end",
-                detail=f"It joins rows of {streams}. Without watermarks, a row may match a row that arrives "
-                "at any later time, so Spark keeps all rows.",
-                hint=f"declare {watermarks_for(analysis)}{limit}.",
+            yield Diagnostic.of(
+                "MZ045.state-grows",
                 address=view.address,
+                streams=streams,
+                watermarks_for=watermarks_for(analysis),
+                limit=limit,
             )
 
 
@@ -268,12 +267,4 @@ def _target_of(resource: ResourceState, resources: Resources) -> Target | None:
 
 
 def _shared(address: Address, other: Address) -> Diagnostic:
-    return Diagnostic(
-        severity="warning",
-        code="MZ311",
-        summary=f"{address} writes to the target of {other}",
-        detail="Rows of both sinks with the same key replace each other. If a replace of one sink empties "
-        "the target, the other sink's rows are gone as well.",
-        hint="write to another target; or do nothing, if you accept this.",
-        address=address,
-    )
+    return Diagnostic.of("MZ311.writes-target", address=address, other=other)

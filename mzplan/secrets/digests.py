@@ -39,13 +39,7 @@ def find_key() -> bytes | None:
     text = os.environ.get(VARIABLE, "")
     if text:
         if len(text) < _MIN_KEY_LENGTH:
-            raise error(
-                "MZ112",
-                f"{VARIABLE} is too short",
-                "It prevents readers of the store from guessing secrets, so it needs at least "
-                f"{_MIN_KEY_LENGTH} characters.",
-                "create one with `openssl rand -hex 32`, and use it for the runner and for jobs that plan.",
-            )
+            raise error("MZ112.mzplan-secrets", min_key_length=_MIN_KEY_LENGTH)
         return text.encode()
     try:
         handle = os.open(key_path(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

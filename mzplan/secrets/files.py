@@ -104,9 +104,4 @@ def _decode(data: bytes) -> str:
 
 def unusable_error(name: str, what: str) -> MzplanError:
     """Return MZ103 for `${file:NAME}`. `what`: the reason as a predicate, such as "is not text in UTF-8"."""
-    return error(
-        "MZ103",
-        f"${{file:{name}}} can't be a secret: it {what}",
-        f"A secret is a regular file of at most {MAX_SECRET >> 20} MiB that contains UTF-8 text.",
-        "name a file that contains only the secret.",
-    )
+    return error("MZ103.file-cannot", name=name, what=what, limit=MAX_SECRET >> 20)

@@ -91,12 +91,7 @@ def kubernetes_token_file() -> Path:
 def require_no_login(provider: str, name: str, directory: Path) -> None:
     """Raise MzplanError MZ263 for a reference to the runner's own login."""
     if (provider == "env" and name in _VARIABLES) or (provider == "file" and _is_login(directory / name)):
-        raise error(
-            "MZ263",
-            f"${{{provider}:{name}}} is the runner's own login",
-            "A connection can't use it: its server could then read everything that the runner may read.",
-            "name a secret that belongs to the connection's server.",
-        )
+        raise error("MZ263.runner-own", provider=provider, name=name)
 
 
 def _is_login(path: Path) -> bool:

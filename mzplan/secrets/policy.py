@@ -104,10 +104,13 @@ class Policy(Guard):
             why = "allows no path with `..`, because it may lead elsewhere behind a link"
             hint = "write the path without `..`; it may be absolute."
         raise error(
-            "MZ106",
-            f"The policy doesn't let {subject} send {reference} to {shown_route(refused[0].route)}",
-            f"The policy {self.path} {why}.",
-            hint,
+            "MZ106.policy-not",
+            subject=subject,
+            reference=reference,
+            shown_route=shown_route(refused[0].route),
+            path=self.path,
+            why=why,
+            how=hint,
         )
 
     def connect(self, subject: str, routes: Collection[Route]) -> None:
@@ -116,11 +119,11 @@ class Policy(Guard):
             if all(any(allowance.covers_server(server) for allowance in self.allowed) for server in route):
                 continue
             raise error(
-                "MZ106",
-                f"The policy doesn't let {subject} reach {shown_route(route)}",
-                f"The policy {self.path} doesn't list that server, and proposals may reach no others.",
-                f"to allow it, add to {self.path} (a runner reads it when it starts):\n"
-                f"{lines_for([Flow(NO_SECRET, route)])}",
+                "MZ106.policy-not-let",
+                subject=subject,
+                shown_route=shown_route(route),
+                path=self.path,
+                lines_for=lines_for([Flow(NO_SECRET, route)]),
             )
 
     def _allows(self, flow: Flow) -> bool:
@@ -186,12 +189,7 @@ def _allowance(path: str, entry: Any) -> Allowance:
 
 
 def _unusable_error(path: str, why: str) -> MzplanError:
-    return error(
-        "MZ105",
-        f"The policy {path} can't be used",
-        f"{why}. Without it, mzplan doesn't know where secrets may go, so nothing was started.",
-        f"correct it, or name another policy with --policy or {POLICY_VARIABLE}.",
-    )
+    return error("MZ105.policy-cannot", path=path, why=why)
 
 
 def _plain(reference: str) -> str:

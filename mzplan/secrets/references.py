@@ -61,10 +61,7 @@ def format_place(place: Place) -> str:
 def misplaced_error(owner: str, place: Place, reference: str) -> MzplanError:
     """Return MZ102 for a reference in a property of `owner` that must not contain one."""
     return error(
-        "MZ102",
-        f"{owner}: a secret reference isn't allowed in {format_place(place)}",
-        f"{reference} wasn't resolved. This property isn't a secret, so its value would be shown.",
-        f"write the value of {format_place(place)} itself, or ${{var.NAME}}, and apply again.",
+        "MZ102.secret-reference-not", owner=owner, format_place=format_place(place), reference=reference
     )
 
 
@@ -111,12 +108,7 @@ class Secrets:
         match = REFERENCE.fullmatch(reference)
         value = self._find_value(match["provider"], match["name"], current) if match else None
         if value is None:
-            raise error(
-                "MZ056",
-                f"Secret {reference} has no value here",
-                "The process that runs the query must be able to resolve it.",
-                _hint(reference),
-            )
+            raise error("MZ056.secret-no", reference=reference, how=_hint(reference))
         remember(value)
         return value
 
@@ -187,12 +179,7 @@ def _provider(name: str) -> Provider | None:
 
 
 def _runner_only_error(reference: str) -> MzplanError:
-    return error(
-        "MZ264",
-        f"Only runners can read secret {reference}",
-        "Commands don't ask remote providers, because the login belongs to the runner.",
-        "start the instance's runner, which then validates it; in `state:`, use ${env:NAME} or ${file:PATH}.",
-    )
+    return error("MZ264.only-runners", reference=reference)
 
 
 def _hint(reference: str) -> str:

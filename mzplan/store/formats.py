@@ -58,13 +58,7 @@ def load(build: Callable[[Any], T], data: bytes, place: str, hint: str = "") -> 
         reason = str(problem)
     except RecursionError:
         reason = "it is nested too deeply"
-    raise error(
-        "MZ030",
-        f"{place} is truncated or damaged",
-        f"It can't be understood: {reason[:200]}. Nothing was changed.",
-        hint or _RESTORE_HINT,
-        kind="damaged",
-    )
+    raise error("MZ030.truncated-damaged", place=place, reason=reason[:200], how=hint)
 
 
 def load_as(type_: type[T], data: bytes, place: str, hint: str) -> T:
@@ -105,13 +99,7 @@ def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _
             raise _newer_format(place, f"{version}; this mzplan knows versions up to {FORMAT_VERSION}.")
         bare = data.replace(f'"checksum": "{head.checksum}"'.encode("utf-8", "replace"), _EMPTY_CHECKSUM, 1)
         if checked and _checksum(bare) != head.checksum:
-            raise error(
-                "MZ030",
-                f"{place} is damaged or was edited by hand",
-                "Its checksum doesn't match its content. Nothing was changed.",
-                hint,
-                kind="edited",
-            )
+            raise error("MZ030.damaged-edited", place=place, how=hint)
         for address, fields in decode(Mapping[str, Any], content.get("resources"), "resources").items():
             if type(fields) is dict and type(fields.get("references", {})) is not dict:
                 raise ValueError(f"references of {address} is not a mapping")
@@ -188,7 +176,7 @@ def _check_consistency(
 def _newer_format(
     place: str, detail: str, hint: str = "upgrade mzplan, then run the command again."
 ) -> MzplanError:
-    return error("MZ031", f"{place} was written by a newer mzplan", f"{detail} Nothing was changed.", hint)
+    return error("MZ031.written-newer", place=place, why=detail, how=hint)
 
 
 def encode_status(status: Status) -> bytes:

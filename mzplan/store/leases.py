@@ -256,14 +256,7 @@ class Leases:
 
 
 def _lost_epoch(place: str, lease: Lease, newest: int) -> MzplanError:
-    return error(
-        "MZ330",
-        f"The store has lost the lease of instance {lease.instance}",
-        f"Its runner has epoch {lease.epoch}, but the newest epoch in {place} is {newest}.",
-        "bring back the store that the runner used (mount its folder, or restore its newest copy). Otherwise "
-        "stop the runner, and start it again.",
-        kind="damaged",
-    )
+    return error("MZ330.store-lost", instance=lease.instance, epoch=lease.epoch, place=place, newest=newest)
 
 
 def _key(instance: str) -> str:

@@ -20,7 +20,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.git import user
 from mzplan.host.processes import pid_space, started_at
 from mzplan.model.address import Address, Place
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error, refusal
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.history import CommitOutcome, HistoryEntry
 from mzplan.model.observed import Recent, Status
 from mzplan.model.resources import ProjectSettings
@@ -154,12 +154,11 @@ class Store:
         """
         environment = state.environment
         if environment != self.environment and environment in self.environments:
-            raise refusal(
-                "MZ034",
-                f"The state belongs to environment {environment!r}",
-                f"{place} was committed for it, but this is {self.environment!r}. Nothing was changed.",
-                "give each environment its own `state:` in mzplan.yaml; check --state-config "
-                "(MZPLAN_STATE_CONFIG).",
+            raise error(
+                "MZ034.state-belongs-environment",
+                environment=environment,
+                place=place,
+                own_environment=self.environment,
             )
 
     def _status_files(self) -> Iterator[bytes]:
@@ -432,24 +431,11 @@ def _stale(planned_on: State, stored: State) -> Exception:
     detail = f"The plan was made on serial {planned_on.serial}; the state now has serial {stored.serial}."
     if planned_on.lineage and stored.lineage and planned_on.lineage != stored.lineage:
         detail = "The state has another lineage: it belongs to another project, or was started again."
-    return error(
-        "MZ036",
-        "The plan is stale",
-        f"{detail} Nothing was changed.",
-        "plan again.",
-        exit_code=ExitCode.STALE,
-    )
+    return error("MZ036.plan-stale-nothing-changed", why=detail)
 
 
 def _unknown(serial: int, problem: MzplanError) -> UnknownWriteError:
     (why, *_) = problem.diagnostics
     return UnknownWriteError(
-        Diagnostic(
-            code="MZ175",
-            summary=f"It is unknown whether serial {serial} was committed",
-            detail=f"{why.summary}: {why.detail}",
-            hint="when the store answers again, `mzplan plan` shows whether it was; if not, run the "
-            "command again.",
-            exit_code=ExitCode.NOT_CONVERGED,
-        )
+        Diagnostic.of("MZ175.unknown-whether", serial=serial, what=why.summary, why=why.detail)
     )

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterable
 
 from mzplan.model.address import Address, Place
-from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import Status
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.paths import local_path
@@ -39,15 +39,10 @@ def stored_elsewhere(former: str, warehouse: str, owner: Address | str) -> Diagn
     All queries of an instance have the same message, so that status shows it once.
     """
     address = owner if isinstance(owner, Address) else None
-    return Diagnostic(
-        code="MZ341",
-        kind="checkpoint-missing",
-        summary=f"The data of {f'instance {owner}' if address is None else 'this instance'} is in another "
-        "warehouse",
-        detail=f"The last runner used {former}. This project's warehouse is {warehouse}, and it has none of "
-        "that data.",
-        hint="run mzplan in the project's folder there, or make that warehouse available here under this "
-        "path. A relative `warehouse` is another folder in each clone of a project.",
+    return Diagnostic.of(
+        "MZ341.data-another",
         address=address,
-        exit_code=ExitCode.REFUSED,
+        whose=f"instance {owner}" if address is None else "this instance",
+        former=former,
+        warehouse=warehouse,
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, Place
-from mzplan.model.diagnostics import MzplanError, error, refusal
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import Predecessor
 from mzplan.schema.description import CollectionRead, Description
 from mzplan.warehouse.checkpoint_log import table_of
@@ -47,12 +47,7 @@ def require_not_migrated(warehouse: str, address: Address, place: Place) -> None
         migrated = Checkpoint.of(warehouse, id_, later).migrated_rows() if later > generation else None
         if migrated is not None and migrated.generation == generation:
             raise error(
-                "MZ063",
-                f"{address} could not be started",
-                f"Generation {later} has begun with the rows of generation {generation}, so generation "
-                f"{generation} must not start again.",
-                f"mzplan retries; run mzplan status {address} to see what generation {later} is waiting for.",
-                address=address,
+                "MZ063.not-started-generation-begun", address=address, later=later, generation=generation
             )
 
 
@@ -149,20 +144,17 @@ def _offset(entry: str | None, table: str, version: int) -> str:
 
 def _not_begun(description: Description, source: CollectionRead) -> MzplanError:
     return error(
-        "MZ063",
-        f"{description.address} could not be started",
-        f"Generation {source.generation} of {source.address} hasn't begun yet.",
-        "nothing to do: mzplan tries again.",
+        "MZ063.not-started",
         address=description.address,
+        generation=source.generation,
+        resource=source.address,
     )
 
 
 def _other_generation(description: Description, source: CollectionRead) -> MzplanError:
-    return refusal(
-        "MZ069",
-        f"{description.address} has read another generation of {source.address}",
-        f"It should read generation {source.generation}, which didn't begin with the rows that the sink "
-        "has read.",
-        f"start again with all rows: mzplan apply --replace {description.address} --allow-replace.",
+    return error(
+        "MZ069.read-another",
         address=description.address,
+        resource=source.address,
+        generation=source.generation,
     )

@@ -110,16 +110,7 @@ def _has_log(table: str) -> bool:
 
 
 def _steps_given_up(address: Address, owner: Address, needed: int, since: int) -> Diagnostic:
-    return Diagnostic(
-        code="MZ194",
-        kind="steps-given-up",
-        summary=f"{address} has waited too long: its next steps are gone",
-        detail=f"It needs step {needed} of {owner}, but the collection begins with step {since}: `max_hold` "
-        "has passed.",
-        hint=f"start again with all rows: mzplan apply --replace {address} --allow-replace; and give "
-        f"{owner} a longer max_hold.",
-        address=address,
-    )
+    return Diagnostic.of("MZ194.waited-too", address=address, needed=needed, owner=owner, since=since)
 
 
 def _missing_checkpoint(address: Address, folder: str) -> Diagnostic:
@@ -176,13 +167,7 @@ def _not_begun(warehouse: str, address: Address, owner: Address, place: Place) -
     has_checkpoint = exists(f"{Checkpoint.of(warehouse, *place).spark}/metadata")
     if generation == 1 or has_checkpoint or _has_log(collection_path(warehouse, *place)):
         return None
-    return Diagnostic(
-        code="MZ166",
-        summary=f"{address} waits for generation {generation} of {owner} to begin",
-        detail=f"{owner} has a new generation, which has written nothing yet. Nothing is lost.",
-        hint=f"resume {owner}, or correct what keeps it from starting (mzplan status {owner}).",
-        address=address,
-    )
+    return Diagnostic.of("MZ166.waits-generation", address=address, generation=generation, owner=owner)
 
 
 def _collection_restored(address: Address, table: str, first: int, last: int) -> Diagnostic:
@@ -254,9 +239,7 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
     storage again, MZ161 reports that the storage is incomplete. Raises MzplanError MZ035 if it can't be
     removed, or if the id is invalid: a path must never lead out of the warehouse."""
     if ID.fullmatch(id_) is None or generation < 1:
-        raise error(
-            "MZ035", f"Storage of {id_!r} g{generation} is not removed", "That isn't an id from mzplan."
-        )
+        raise error("MZ035.storage-not", id=id_, generation=generation)
     checkpoint = Checkpoint.of(warehouse, id_, generation)
     for folder in (
         f"{checkpoint.spark}/metadata",
@@ -270,12 +253,7 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
         except OSError as problem:
             if isinstance(problem, UnfitError) and str(problem.filename).startswith(checkpoint.folder):
                 continue  # a link in the checkpoint is removed with it; the link's target stays
-            raise error(
-                "MZ035",
-                f"{folder} can't be removed",
-                f"{problem.strerror or problem}.",
-                "give the runner the right to remove it; mzplan tries again.",
-            ) from None
+            raise error("MZ035.cannot-removed", folder=folder, strerror=problem.strerror or problem) from None
 
 
 def _remove(folder: str) -> None:

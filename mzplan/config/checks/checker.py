@@ -23,11 +23,11 @@ from mzplan.config.checks.sinks import check_sink
 from mzplan.config.checks.views import Views
 from mzplan.config.defaults import Defaults
 from mzplan.config.documents import Declaration
-from mzplan.config.findings import Findings, Path, kind_of, listed, shown
+from mzplan.config.findings import Findings, Path
 from mzplan.model.address import KINDS, MAX_NAME, Address, is_valid_name, natural
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, PropertyEdit, Resource, edited
-from mzplan.model.words import did_you_mean
+from mzplan.model.words import did_you_mean, listed, shown
 from mzplan.schema.kinds import ResourceKind, resource_kind
 from mzplan.schema.loading import is_type, types_of
 from mzplan.schema.validators import is_valid
@@ -93,23 +93,18 @@ class Checker:
         if is_valid_name(name):
             return
         self.findings.add(
-            "MZ011",
-            f"Invalid name {shown(name)}",
-            "A name starts with a lowercase letter, then lowercase letters, digits or _, "
-            f"at most {MAX_NAME} in all.",
-            _name_hint(name),
-            location=resource.location(),
+            "MZ011.invalid-name",
+            resource.location(),
+            name=name,
+            max_name=MAX_NAME,
+            name_hint=_name_hint(name),
         )
 
     def _type(self, resource: Declaration) -> None:
         body, kind = resource.body, resource.address.kind
         if not isinstance(body, dict):
             self.findings.add(
-                "MZ005",
-                f"{resource.label} is not a mapping",
-                f"A {kind} has keys and values; found {kind_of(body)}.",
-                f"write the keys of the {kind}, indented, below its name.",
-                location=resource.location(),
+                "MZ005.not-mapping", resource.location(), label=resource.label, kind_=kind, body=body
             )
         elif "type" in body:
             self._explicit_type(resource)
@@ -122,14 +117,7 @@ class Checker:
         detail = f"{resource.label} needs a type: {listed(types_of('connection'))}."
         if self.references.report_misspelled(resource, ("type",), detail):
             return
-        self.findings.add(
-            "MZ006",
-            'Missing key "type"',
-            detail,
-            "add `type:`.",
-            location=resource.location(),
-            kind="missing-property",
-        )
+        self.findings.add("MZ006.missing-key", resource.location(), why=detail)
 
     def _explicit_type(self, resource: Declaration) -> None:
         kind, type_ = resource.address.kind, resource.body["type"]
@@ -139,21 +127,16 @@ class Checker:
                 return
         except MzplanError as broken:  # the plug-in that provides this type
             (why,) = broken.diagnostics
-            self.findings.add(
-                why.code,
-                why.summary,
-                why.detail,
-                why.hint,
-                location=resource.location(("type",)),
-            )
+            self.findings.report(replace(why, address=resource.valid_address), resource.location(("type",)))
             return
         known = types_of(kind)
         self.findings.add(
-            "MZ005",
-            f"Unknown {kind} type",
-            f"{shown(type_)} is not a type of a {kind}; types are: {listed(known)}.",
-            did_you_mean(type_, known, shown) or "use one of these.",
-            location=resource.location(("type",)),
+            "MZ005.unknown-type",
+            resource.location(("type",)),
+            kind_=kind,
+            type=type_,
+            known=known,
+            did_you_mean=did_you_mean(type_, known, shown),
         )
 
     def _body(self, resource: Declaration) -> bool:
@@ -192,12 +175,13 @@ class Checker:
         explicit = "instance" in resource.body
         fault = f"runs on {shown(name)}, which isn't declared" if explicit else "names no instance"
         self.findings.add(
-            "MZ012",
-            "Unknown instance" if explicit else "No instance",
-            f"{resource.label} {fault}. mzplan.yaml declares: {listed(self.instance_names)}.",
-            (self.findings.did_you_mean(name, self.instance_names) if explicit else "")
+            "MZ012.unknown-instance" if explicit else "MZ012.no-instance",
+            resource.location(("instance",) if explicit else ()),
+            label=resource.label,
+            fault=fault,
+            instance_names=self.instance_names,
+            fix=(self.findings.did_you_mean(name, self.instance_names) if explicit else "")
             or f"write `instance: {self.instance_names[0]}`, or add one under `instances:`.",
-            location=resource.location(("instance",) if explicit else ()),
         )
 
     def _resource(self, resource: Declaration) -> Resource:

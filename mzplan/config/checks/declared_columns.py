@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from mzplan.config.documents import Declaration
-from mzplan.config.findings import Findings, Path, listed, shown
-from mzplan.model.words import did_you_mean
+from mzplan.config.findings import Findings, Path
+from mzplan.model.words import did_you_mean, shown
 from mzplan.schema.columns import CHANGE, TYPE_NAMES, Column, DdlError, check_storable, parse_columns
 from mzplan.schema.kinds import ResourceKind
 from mzplan.schema.object_names import CUT, FORMATS, size_of
@@ -52,11 +52,13 @@ def check_column_format(
     wrong = [name for name in names if format_ is not None and not FORMATS[format_](name)]
     if wrong:
         findings.add(
-            "MZ310",
-            f"The column's name {shown(wrong[0])} is too long for the server",
-            f"{resource.label}: {CUT} {' and '.join(map(size_of, wrong))}.",
-            hint,
-            location=resource.location(path),
+            "MZ310.column-name",
+            resource.location(path),
+            column=wrong[0],
+            label=resource.label,
+            cut=CUT,
+            wrong=map(size_of, wrong),
+            how=hint,
         )
 
 
@@ -64,22 +66,20 @@ def _report_ddl(resource: Declaration, findings: Findings, path: Path, ddl: str,
     word = re.match(r"\w*", ddl[failure.offset : failure.offset + 60])
     near = did_you_mean(word.group(), TYPE_NAMES, shown) if word and "unknown type" in str(failure) else ""
     findings.add(
-        "MZ018",
-        "The schema is not Spark DDL",
-        f"{resource.label}: {failure}.",
-        near or 'write columns as in "id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>".',
-        location=resource.location(path, offset=failure.offset, length=len(word.group()) if word else 1),
+        "MZ018.schema-not",
+        resource.location(path, offset=failure.offset, length=len(word.group()) if word else 1),
+        label=resource.label,
+        failure=failure,
+        near=near,
     )
 
 
 def _report_unstorable(resource: Declaration, findings: Findings, path: Path, failure: DdlError) -> None:
     findings.add(
-        "MZ018",
-        "A column that can't be stored",
-        f"{resource.label}: {failure}.",
-        "leave it out or rename it; or read the whole text (`format: {type: text}`), and parse it in "
-        "`select`.",
-        location=resource.location(path, offset=failure.offset),
+        "MZ018.column-cannot",
+        resource.location(path, offset=failure.offset),
+        label=resource.label,
+        failure=failure,
     )
 
 
@@ -104,13 +104,7 @@ def _check_fit(
         detail = f"a field of {type_} can't hold an array, map or struct, as {', '.join(nested)}"
         hint = "make it a STRING, and parse it in `select` (from_json, split)."
     if detail:
-        findings.add(
-            "MZ020",
-            "The schema does not fit the format",
-            f"{resource.label}: {detail}.",
-            hint,
-            location=resource.location(path),
-        )
+        findings.add("MZ020.schema-not", resource.location(path), label=resource.label, why=detail, how=hint)
 
 
 def _check_names(resource: Declaration, kind: ResourceKind, findings: Findings) -> None:
@@ -123,11 +117,11 @@ def _check_names(resource: Declaration, kind: ResourceKind, findings: Findings) 
             known.add(column.name.lower())
             continue
         findings.add(
-            "MZ020",
-            f"The column {shown(column.name)} is declared twice",
-            f"{resource.label}: `include` adds a column for {part} whose name is already used.",
-            f"give it another name: `include: {{{part}: record_{part}}}`.",
-            location=resource.location(("include",)),
+            "MZ020.column-declared",
+            resource.location(("include",)),
+            name=column.name,
+            label=resource.label,
+            part=part,
         )
 
 
@@ -140,30 +134,31 @@ def _check_key(resource: Declaration, kind: ResourceKind, findings: Findings) ->
     keys = keys_of(kind.type, resource.body)
     if not columns or not keys:
         return
-    for place, summary, detail, hint in _key_problems(path, keys, columns, findings):
-        findings.add(
-            "MZ018", summary, f"{resource.label}: {detail}.", hint, location=resource.location(place)
-        )
+    _check_key_columns(resource, path, keys, columns, findings)
     _check_key_format(resource, kind, findings, keys)
 
 
-def _key_problems(
-    path: Path, keys: Sequence[str], columns: Mapping[str, Column], findings: Findings
-) -> Iterator[tuple[Path, str, str, str]]:
-    """Yield the place, summary, detail and hint of each problem. `columns`: by name in lower case."""
+def _check_key_columns(
+    resource: Declaration,
+    path: Path,
+    keys: Sequence[str],
+    columns: Mapping[str, Column],
+    findings: Findings,
+) -> None:
+    """Check each column of a key. `columns`: by name in lower case."""
+    label = resource.label
     names = [column.name for column in columns.values()]
     for index, name in enumerate(keys):
         column = columns.get(name.lower())
         if column is None:
-            hint = findings.did_you_mean(name, names) or "use one of these."
-            detail = f"its columns are {listed(names, 40)}"
-            yield (*path, index), f"Unknown key column {shown(name)}", detail, hint
+            near = findings.did_you_mean(name, names)
+            place = resource.location((*path, index))
+            findings.add("MZ018.unknown-key", place, name=name, label=label, names=names, near=near)
         elif column.type.startswith(_NESTED):
-            detail = f"it is {shown(column.type)}, but a key needs simple types"
-            yield (*path, index), f"{shown(name)} can't be a key", detail, "use a column of a simple type."
+            place = resource.location((*path, index))
+            findings.add("MZ018.nested-key", place, name=name, label=label, type=column.type)
     if CHANGE in columns:
-        detail = "mzplan adds this column to keyed collections"
-        yield path, f"The column {shown(CHANGE)} is reserved", detail, "give the column another name."
+        findings.add("MZ018.reserved", resource.location(path), name=CHANGE, label=label)
 
 
 def _check_key_format(
@@ -181,19 +176,8 @@ def _check_key_format(
     held = [c.name for c in record_columns(kind.type, resource.body) if c.name.lower() in names]
     written = value_at(resource.body, path)
     if held and written is None and of_values == "avro":
-        findings.add(
-            "MZ006",
-            'Missing key "key_format"',
-            f"{resource.label}: a tombstone deletes the row of its key, and the key may be avro or text.",
-            "add `key_format: avro`, `text` or `json` to the envelope, to match the topic's keys.",
-            location=resource.location(envelope),
-            kind="missing-property",
-        )
+        findings.add("MZ006.missing-key-key", resource.location(envelope), label=resource.label)
     elif len(held) > 1 and written == "text":
         findings.add(
-            "MZ020",
-            "A text key has one column",
-            f"{resource.label}: the key has {len(held)} columns ({listed(held, 10)}).",
-            "write `key_format: json` (or avro if the values are avro), to match the topic's keys.",
-            location=resource.location(path),
+            "MZ020.text-key", resource.location(path), label=resource.label, number=len(held), held=held
         )

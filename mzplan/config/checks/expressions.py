@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.config.documents import Declaration
-from mzplan.config.findings import Findings, Location, Path, listed, shown
+from mzplan.config.findings import Findings, Location, Path
 from mzplan.schema.columns import CHANGE, POSITION, Column, DdlError
 from mzplan.schema.expressions import parse_select, parse_where
 from mzplan.schema.functions import BARE_CALLS, NO_FUNCTION, function_or_column, functions
@@ -105,12 +105,11 @@ class ExpressionCheck:
             if parsed.varies is not None:
                 varying_part, offset = parsed.varies
                 self.findings.add(
-                    "MZ019",
-                    "Rows of the target depend on a value that changes each time",
-                    f"{self.owner}: {varying_part} changes each time. When a row of {self.read} is "
-                    "updated or deleted, mzplan couldn't find the former row in the target.",
-                    "use only columns of the row; filter by time when you read the target.",
-                    location=self.place(path, offset=offset),
+                    "MZ019.rows-target",
+                    self.place(path, offset=offset),
+                    owner=self.owner,
+                    varying_part=varying_part,
+                    read=self.read,
                 )
 
     def check_syntax(self, parsed: Parsed, path: Path) -> bool:
@@ -118,11 +117,10 @@ class ExpressionCheck:
         if not parsed.problem:
             return True
         self.findings.add(
-            "MZ019",
-            "Not a stateless Spark SQL expression",
-            f"{self.owner}: {parsed.problem}.",
-            "write an expression over the columns of one row.",
-            location=self.place(path, offset=parsed.offset),
+            "MZ019.not-stateless",
+            self.place(path, offset=parsed.offset),
+            owner=self.owner,
+            problem=parsed.problem,
         )
         return False
 
@@ -137,33 +135,36 @@ class ExpressionCheck:
         for name, offset in parsed.bare_calls:
             if name in self.lower:
                 self.findings.add(
-                    "MZ019",
-                    f"Ambiguous name {shown(name)}",
-                    f"{self.owner}: {self.read} has a column of this name, and Spark has a function.",
-                    function_or_column(name),
-                    location=self.place(path, offset=offset, length=len(name)),
+                    "MZ019.ambiguous-name",
+                    self.place(path, offset=offset, length=len(name)),
+                    name=name,
+                    owner=self.owner,
+                    read=self.read,
+                    function_or_column=function_or_column(name),
                 )
         for name, offset in parsed.columns:
             if name.lower() in {*earlier} - {*self.lower, *BARE_CALLS}:
                 self.aliases.append(name.lower())
             elif name.lower() not in self.lower:
                 self.findings.add(
-                    "MZ019",
-                    f"Unknown column {shown(name)}",
-                    f"{self.read} has the columns {listed(self.columns, 40)}.",
-                    self.findings.did_you_mean(name, self.columns) or "use one of these.",
-                    location=self.place(path, offset=offset, length=len(name)),
+                    "MZ019.unknown-column",
+                    self.place(path, offset=offset, length=len(name)),
+                    name=name,
+                    read=self.read,
+                    columns=self.columns,
+                    did_you_mean=self.findings.did_you_mean(name, self.columns),
                 )
 
     def _check_functions(self, parsed: Parsed, path: Path) -> None:
         """Report each function that Spark doesn't have."""
         for name, offset in parsed.unknown:
             self.findings.add(
-                "MZ019",
-                f"Unknown function {shown(name)}",
-                f"{self.owner}: {NO_FUNCTION}.",
-                self.findings.did_you_mean(name, functions()) or "use functions of Spark SQL.",
-                location=self.place(path, offset=offset, length=len(name)),
+                "MZ019.unknown-function",
+                self.place(path, offset=offset, length=len(name)),
+                name=name,
+                owner=self.owner,
+                no_function=NO_FUNCTION,
+                did_you_mean=self.findings.did_you_mean(name, functions()),
             )
 
     def _names(self, parsed: Parsed, item: str, path: Path) -> list[str] | None:
@@ -173,29 +174,18 @@ class ExpressionCheck:
             return [column for column in self.columns if column.lower() not in parsed.without]
         if parsed.name is None:
             self.findings.add(
-                "MZ019",
-                "An expression without a name",
-                f"{self.owner}: an expression that isn't just a column needs a name.",
-                f"write {shown(f'{item.strip()} AS name')}.",
-                location=self.place(path),
+                "MZ019.expression-without",
+                self.place(path),
+                owner=self.owner,
+                example=f"{item.strip()} AS name",
             )
             return None
         if parsed.name.lower() in self.own:
             self.findings.add(
-                "MZ019",
-                f"{parsed.name.lower()} can't be written",
-                f"{self.owner}: {parsed.name.lower()} is a column that mzplan adds to this collection.",
-                "give it another name: … AS name.",
-                location=self.place(path),
+                "MZ019.cannot-written", self.place(path), name=parsed.name.lower(), owner=self.owner
             )
             return None
         return [parsed.name]
 
     def _report_twice(self, name: str, path: Path) -> None:
-        self.findings.add(
-            "MZ019",
-            f"The column {shown(name)} is written twice",
-            f"{self.owner}: an earlier item of `select` has the same name.",
-            "give one of them another name with AS.",
-            location=self.place(path),
-        )
+        self.findings.add("MZ019.column-written", self.place(path), name=name, owner=self.owner)

@@ -163,11 +163,11 @@ class InlinedViews:
         self, resource: Declaration, path: Path, why: str, fix: str = _MATERIALIZE, offset: int | None = None
     ) -> None:
         self._findings.add(
-            "MZ304",
-            "A view that can't be inlined",
-            f"{resource.label}: {why}.",
-            f"{fix}.",
-            location=resource.location(path, offset=offset),
+            "MZ304.view-cannot",
+            resource.location(path, offset=offset),
+            label=resource.label,
+            why=why,
+            fix=fix,
         )
 
 

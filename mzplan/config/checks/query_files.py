@@ -62,11 +62,11 @@ class QueryFiles:
         at = resource.location((QUERY_FILE,))
         if property_ in resource.body:
             self._findings.add(
-                "MZ020",
-                f"Both `{property_}` and `{QUERY_FILE}`",
-                f"{resource.label}: only one of them may contain the SQL.",
-                "remove one of them.",
-                location=resource.location((QUERY_FILE,), at_key=True),
+                "MZ020.both",
+                resource.location((QUERY_FILE,), at_key=True),
+                property=property_,
+                query_file=QUERY_FILE,
+                label=resource.label,
             )
             return False
         if not is_valid(QUERY_FILE, value):
@@ -97,12 +97,12 @@ class QueryFiles:
         at = Location(file, (property_,))
         if EACH in written:
             self._findings.add(
-                "MZ251",
-                f"{EACH}…}} has no meaning here",
-                f"{file.path} has the same text for every view that names it.",
-                f'name a file for each key (`{QUERY_FILE}: "sql/${{each.key}}.sql"`), or write the SQL as '
-                f"`{property_}`.",
-                location=replace(at, offset=written.index(EACH), length=len(EACH)),
+                "MZ251.no-meaning",
+                replace(at, offset=written.index(EACH), length=len(EACH)),
+                each=EACH,
+                path=file.path,
+                query_file=QUERY_FILE,
+                property=property_,
             )
             return None
         body = {property_: written}

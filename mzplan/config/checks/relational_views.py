@@ -13,8 +13,9 @@ from mzplan.config.checks.expressions import columns_read, keys_read
 from mzplan.config.checks.inlined_views import is_inlined
 from mzplan.config.checks.resource_references import FROM
 from mzplan.config.documents import Declaration
-from mzplan.config.findings import Findings, Path, listed, shown
+from mzplan.config.findings import Findings, Path
 from mzplan.model.address import Address
+from mzplan.model.words import listed
 from mzplan.schema.column_replacement import quoted_name
 from mzplan.schema.columns import spark_type
 from mzplan.schema.functions import functions
@@ -192,12 +193,12 @@ class RelationalView:
         if not any(other not in (name, *self._snapshots) for other in self._query.places):
             fix = f"write {name} to a target with a sink, and compute this there."
         self._findings.add(
-            "MZ020",
-            f"{self._resource.label} can't follow updates and deletes",
-            f"{name} keeps the latest row of each key ({', '.join(keys)}): its rows are updated and deleted, "
-            "and Spark can't remove the results of a former row from a join or an aggregation.",
-            fix,
-            location=self._resource.location(("reads",)),
+            "MZ020.cannot-follow",
+            self._resource.location(("reads",)),
+            label=self._resource.label,
+            name=name,
+            keys=keys,
+            fix=fix,
         )
 
     def _check_names(self) -> None:
@@ -215,11 +216,13 @@ class RelationalView:
                 self._refuse_inlined(path, name)
             elif name not in known:
                 self._findings.add(
-                    "MZ019",
-                    f"The query reads no {'stream' if known is streams else 'collection'} {shown(name)}",
-                    f"{self._resource.label} reads {listed(known)}.",
-                    self._meant(name, known) or f"remove it from `{path[0]}`.",
-                    location=self._resource.location(path, at_key=known is streams),
+                    "MZ019.query-reads",
+                    self._resource.location(path, at_key=known is streams),
+                    noun="stream" if known is streams else "collection",
+                    name=name,
+                    label=self._resource.label,
+                    known=known,
+                    meant=self._meant(name, known) or f"remove it from `{path[0]}`.",
                 )
 
     def _meant(self, name: str, known: list[str]) -> str:
@@ -234,12 +237,13 @@ class RelationalView:
         reads = listed(list(expand_query(text, self._declared, frozenset({name})).query.places))
         is_table = path[0] == "snapshots"
         self._findings.add(
-            "MZ019",
-            f"{name} has no stored rows, so it can't {'be a snapshot' if is_table else 'have a watermark'}",
-            f"It has `materialize: false`, so its readers compute its SQL from {reads}.",
-            f"write `{f'snapshots: [{reads}]' if is_table else reads}`"
-            f"{'' if is_table else f' in place of {name}'}; the query can stay as it is.",
-            location=self._resource.location(path),
+            "MZ019.no-stored",
+            self._resource.location(path),
+            name=name,
+            need="be a snapshot" if is_table else "have a watermark",
+            reads=reads,
+            setting=f"snapshots: [{reads}]" if is_table else reads,
+            replaced="" if is_table else f" in place of {name}",
         )
 
     def _is_declared(self, name: Any) -> bool:
@@ -263,12 +267,15 @@ class RelationalView:
         else:
             hint = "declare the column with the time as TIMESTAMP."
         self._findings.add(
-            "MZ019",
-            f"The watermark of {name} needs a column of type TIMESTAMP",
-            f"{self._resource.label}: {shown(input_.event_time)} {problem}. {input_.label} has the columns "
-            f"{listed(names, 40)}.",
-            hint,
-            location=self._resource.location(("watermarks", name, "column")),
+            "MZ019.watermark-needs",
+            self._resource.location(("watermarks", name, "column")),
+            name=name,
+            label=self._resource.label,
+            event_time=input_.event_time,
+            problem=problem,
+            input_label=input_.label,
+            names=names,
+            how=hint,
         )
 
     def _keep(self, name: str, value: object) -> None:
@@ -281,16 +288,25 @@ class RelationalView:
 def refuse(resource: Declaration, property_: str, error: QueryError, findings: Findings) -> None:
     """Report a query that isn't allowed (MZ019)."""
     location = resource.location((property_,), offset=error.offset)
-    summary = error.summary or "Not a query that a view can compute"
-    detail = f"{resource.label}: {error.problem}."
-    hint = error.hint or "write a SELECT over sources and views of the project."
+    label, problem = resource.label, error.problem
     if isinstance(error, UnknownColumnError):
-        summary = f"Unknown column {shown(error.name)}"
-        detail = f"{error.relations} has the columns {listed(error.columns, 40)}."
-        hint = findings.did_you_mean(error.name, error.columns) or "use one of these."
+        near = findings.did_you_mean(error.name, error.columns)
+        columns, read = error.columns, error.relations
+        findings.add(
+            "MZ019.unknown-column", location, name=error.name, read=read, columns=columns, did_you_mean=near
+        )
+        return
     if isinstance(error, UnknownFunctionError):
-        summary = f"Unknown function {shown(error.name)}"
-        hint = findings.did_you_mean(error.name, functions()) or hint
+        near = findings.did_you_mean(error.name, functions()) or error.hint
+        findings.add(
+            "MZ019.unknown-function-of-view",
+            location,
+            name=error.name,
+            label=label,
+            problem=problem,
+            near=near,
+        )
+        return
     if isinstance(error, WrongKeyError) and "key" in resource.body:
         location = resource.location(("key",))
-    findings.add("MZ019", summary, detail, hint, location=location)
+    findings.add("MZ019.query", location, what=error.summary, label=label, problem=problem, fix=error.hint)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mzplan.config.findings import shown
-from mzplan.model.words import did_you_mean
+from mzplan.model.words import did_you_mean, shown
 from mzplan.schema.dialect import Json
 from mzplan.schema.object_names import CUT, FORMATS, shorten_hint
 from mzplan.secrets.references import is_reference, references_in

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mzplan.config.documents import Declaration
-from mzplan.config.findings import HERE, Findings, Path, kind_of, listed, shown
+from mzplan.config.findings import HERE, Findings, Path
 from mzplan.model.address import COLLECTIONS, KINDS, Address, Kind, is_valid_name, natural
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Resource
-from mzplan.model.words import did_you_mean, nearest
+from mzplan.model.words import did_you_mean, listed, nearest, shown
 from mzplan.schema.kinds import Reference, ResourceKind, only_type, resource_kind
 from mzplan.schema.loading import types_of
 
@@ -47,21 +47,14 @@ class References:
             others = [t for t in types_of(kind) if not _needs_connection(kind, t)]
             also = f", or a type that needs none: {listed(others)}" if others else ""
             self.findings.add(
-                "MZ006",
-                'Missing key "connection"',
-                f"{resource.label} needs a connection{also}. Its type follows from the connection.",
-                "add `connection:`" + (f", or `type: {others[0]}`." if others else "."),
-                location=resource.location(),
-                kind="missing-property",
+                "MZ006.missing-key-connection",
+                resource.location(),
+                label=resource.label,
+                also=also,
+                other_type=f", or `type: {others[0]}`." if others else ".",
             )
         elif not isinstance(name, str):
-            self.findings.add(
-                "MZ005",
-                'Wrong type for "connection"',
-                f"Expected the name of a connection, or one written out, found {kind_of(name)}.",
-                "write the name of a connection.",
-                location=resource.location(("connection",)),
-            )
+            self.findings.add("MZ005.wrong-type", resource.location(("connection",)), name=name)
         connection = self._target(resource, CONNECTION)
         if connection is None or connection.type is None:
             self._target(resource, FROM)  # its other properties can't be checked without a type
@@ -70,11 +63,12 @@ class References:
         if type_ is None:
             able = [t for t in types_of("connection") if resource_kind("connection", t).query_type(kind)]
             self.findings.add(
-                "MZ013",
-                f"A {kind} can't use this connection",
-                f"connection.{name} is of type {connection.type}, which has no {kind}s.",
-                f"use a connection of type {listed(able)}.",
-                location=resource.location(("connection",)),
+                "MZ013.cannot-use",
+                resource.location(("connection",)),
+                kind_=kind,
+                name=name,
+                type=connection.type,
+                able=able,
             )
         return type_
 
@@ -86,11 +80,11 @@ class References:
             key = nearest(word, (key for key in resource.body if key not in known))
             if key is not None:
                 self.findings.add(
-                    "MZ004",
-                    f"Unknown key {shown(key)}",
-                    detail,
-                    f"did you mean {shown(word)}?",
-                    location=resource.location((key,), at_key=True),
+                    "MZ004.unknown-key",
+                    resource.location((key,), at_key=True),
+                    key=key,
+                    why=detail,
+                    word=word,
                 )
                 return True
         return False
@@ -115,11 +109,7 @@ class References:
             first = self.declared[cycle[0]]
             path = next(path for path, target in self.edges[cycle[0]] if target == cycle[1 % len(cycle)])
             self.findings.add(
-                "MZ014",
-                "Resources refer to each other in a cycle",
-                " → ".join(map(str, [*cycle, cycle[0]])),
-                "remove one of these references.",
-                location=first.location(path),
+                "MZ014.resources-refer", first.location(path), cycle=" → ".join(map(str, [*cycle, cycle[0]]))
             )
 
     def _target(self, resource: Declaration, reference: Reference) -> Declaration | None:
@@ -149,12 +139,13 @@ class References:
             hint = f"{other}.{name} is a {other} ({HERE}); name a {reference.words()}."
             related = self.declared[Address(other, name)].location()
         self.findings.add(
-            "MZ012",
-            f"Unknown {reference.words()}",
-            f"{resource.label} refers to {shown(name)}, which no file declares.",
-            hint,
-            location=resource.location(path),
+            "MZ012.unknown",
+            resource.location(path),
             related=related,
+            words=reference.words(),
+            label=resource.label,
+            name=name,
+            how=hint,
         )
 
     def _nearest(self, kinds: tuple[Kind, ...], name: str) -> str | None:
@@ -180,12 +171,15 @@ class References:
             )
         candidates = self.candidates[reference]
         self.findings.add(
-            "MZ013",
-            f"Wrong type of {reference.words()}",
-            f"{resource.label} is of type {resource.type} and needs a {reference.words()} of type "
-            f"{' or '.join(reference.types)}; {found.label} is of type {found.type}.",
-            f"use one of: {candidates}." if candidates else f"declare a {reference.words()} of that type.",
-            location=resource.location(path),
+            "MZ013.wrong-type" if candidates else "MZ013.wrong-type-type-needs",
+            resource.location(path),
+            words=reference.words(),
+            label=resource.label,
+            type=resource.type,
+            types=reference.types,
+            found_label=found.label,
+            found_type=found.type,
+            candidates=candidates,
         )
 
 
@@ -222,12 +216,12 @@ def check_exclusive(
             if other == address:
                 continue
             findings.add(
-                "MZ020",
-                f"Two sources read {name} {shown(value)}",
-                f"{other} also reads it, at {HERE}. Each one would miss changes that the other one has read.",
-                f"leave `{name}` out of one source, so that mzplan creates one for it.",
-                location=declared[address].location((name,)),
+                "MZ020.two-sources",
+                declared[address].location((name,)),
                 related=declared[other].location((name,)),
+                name=name,
+                value=value,
+                other=other,
             )
 
 
@@ -241,21 +235,10 @@ def check_lifecycle(
         return
     location = resource.location(("lifecycle", "moved_from"))
     if not is_valid_name(former):
-        findings.add(
-            "MZ011",
-            f"Invalid name {shown(former)}",
-            f"{resource.label}: moved_from is the former name, without its kind.",
-            "write only the name.",
-            location=location,
-        )
+        findings.add("MZ011.invalid-name-moved-former", location, former=former, label=resource.label)
     elif Address(resource.address.kind, former) in declared:
         findings.add(
-            "MZ020",
-            "moved_from names a resource that is still declared",
-            f"{resource.label} can't take over the checkpoint of {resource.address.kind}.{former}, "
-            "which is still declared.",
-            "remove moved_from, or the resource that it names.",
-            location=location,
+            "MZ020.moved-names", location, label=resource.label, kind_=resource.address.kind, former=former
         )
 
 
@@ -263,15 +246,9 @@ def check_reserved(resource: Declaration, kind: ResourceKind, findings: Findings
     """Check that passed-through options aren't set by mzplan itself (`x-reserved`), and are harmless
     (`x-allowed`)."""
     for name, key, reason in kind.refused_keys(resource.body):
-        if reason:
-            summary, detail, hint = f"{shown(key)} can't be set here", reason, "remove it."
-        else:
-            summary = f"The option {shown(key)} can't be set"
-            detail = (
-                "some client options load classes, read files or send data elsewhere, so only options that "
-                "tune the client are passed on"
-            )
-            hint = did_you_mean(key, kind.schema["properties"][name]["x-allowed"], shown)
-            hint = hint or "remove it; the connectors' page lists what can be set."
         location = resource.location((name, key), at_key=True)
-        findings.add("MZ020", summary, f"{resource.label}: {detail}.", hint, location=location)
+        if reason:
+            findings.add("MZ020.reserved-option", location, key=key, label=resource.label, reason=reason)
+        else:
+            near = did_you_mean(key, kind.schema["properties"][name]["x-allowed"], shown)
+            findings.add("MZ020.client-option", location, key=key, label=resource.label, near=near)

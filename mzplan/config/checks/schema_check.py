@@ -12,8 +12,9 @@ from typing import Any
 
 from mzplan.config.checks.requirements import in_words, requirement, type_hint, type_words, value_hint
 from mzplan.config.documents import texts_in
-from mzplan.config.findings import LIKE_A_REFERENCE, Findings, Location, Path, kind_of, listed, shown
-from mzplan.model.words import did_you_mean, nearest
+from mzplan.config.findings import LIKE_A_REFERENCE, Findings, Location, Path
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.words import did_you_mean, kind_of, listed, nearest, shown
 from mzplan.schema.dialect import Json
 from mzplan.schema.loading import load_schema
 from mzplan.schema.properties import is_sensitive, schema_at, takes_secret, value_at, walk_properties
@@ -55,25 +56,18 @@ class SecretCheck:
             self.findings.secrets.add(value)
         name = self.prefix + str(path[-1]).upper().replace(".", "_")
         self.findings.add(
-            "MZ016",
-            f"Secret written out in {shown(str(path[-1]))}",
-            f"{self.owner}: files are shared and kept in history, so a secret in them is no secret.",
-            f"write a reference, such as ${{env:{name}}} or {_FORM}, "
-            "and change the secret if this file was shared.",
-            location=self.locate(path),
+            "MZ016.secret-written",
+            self.locate(path),
             conceal=True,
+            key=str(path[-1]),
+            owner=self.owner,
+            name=name,
         )
 
     def _report_login(self, path: Path, value: str) -> None:
         self.findings.secrets.add(value)
         self.findings.add(
-            "MZ016",
-            f"Login written out in {shown(str(path[-1]))}",
-            f"{self.owner}: the address contains a login or a token, and messages show addresses.",
-            "write the address alone, and the password as a reference in its own property; change the "
-            "password if this file was shared.",
-            location=self.locate(path),
-            conceal=True,
+            "MZ016.login-written", self.locate(path), conceal=True, key=str(path[-1]), owner=self.owner
         )
 
     def _report_misplaced(self, path: Path, value: str) -> None:
@@ -84,11 +78,12 @@ class SecretCheck:
         may = [format_place(place) for place in places if takes_secret(self.schema, place)]
         where = f"only {listed(may)} may contain one" if may else "nothing in it may contain one"
         self.findings.add(
-            "MZ102",
-            f"A secret reference can't stand in {shown(format_place(path))}",
-            f"{self.owner}: {references[0]} would be resolved there and its value shown; {where}.",
-            "write the value out, or as ${var.NAME}, declared under `variables`.",
-            location=self.locate(path),
+            "MZ102.secret-reference",
+            self.locate(path),
+            format_place=format_place(path),
+            owner=self.owner,
+            reference=references[0],
+            where=where,
         )
 
 
@@ -132,13 +127,16 @@ class BodyCheck:
         return wrong
 
     def _rule(self, rule: Json) -> None:
-        self.findings.add(
-            rule.get("x-code", "MZ020"),
-            rule.get("x-summary", "Options that don't go together"),
-            f"{self.subject}: {rule.get('x-detail', rule.get('description', ''))}",
-            rule.get("x-hint", ""),
-            location=self.location(tuple(rule.get("x-at", ())), False),
+        """Report a rule of a schema, which has its own message."""
+        location = self.location(tuple(rule.get("x-at", ())), False)
+        diagnostic = Diagnostic(
+            code=rule.get("x-code", "MZ020"),
+            summary=rule.get("x-summary", "Options that don't go together"),
+            detail=f"{self.subject}: {rule.get('x-detail', rule.get('description', ''))}",
+            hint=rule.get("x-hint", ""),
+            address=location.address,
         )
+        self.findings.report(diagnostic, location)
 
     def _one(self, error: Any, schema: Json, body: Any, path: Path) -> None:
         kind = error.kind
@@ -166,21 +164,18 @@ class BodyCheck:
             free = [word for word in valid if not isinstance(value, dict) or word not in value]
             near = nearest(key, free)
             self.findings.add(
-                "MZ004",
-                f"Unknown key {shown(key)}",
-                f"Keys of {self._name(path)} are: {listed(valid, 40)}.",
-                (self.elsewhere(key) if not path else inner.get("x-elsewhere", {}).get(key, ""))
-                or (f"did you mean {shown(near)}?" if near is not None else "remove it."),
-                location=self.location((*path, key), True),
+                "MZ004.unknown-key-keys",
+                self.location((*path, key), True),
                 conceal=near is None or self.sensitive((*path, near)),
+                key=key,
+                name=self._name(path),
+                valid=valid,
+                fix=(self.elsewhere(key) if not path else inner.get("x-elsewhere", {}).get(key, ""))
+                or (f"did you mean {shown(near)}?" if near is not None else "remove it."),
             )
         if len(keys) > _MAX_UNKNOWN:
             self.findings.add(
-                "MZ004",
-                f"{len(keys) - _MAX_UNKNOWN} more unknown keys",
-                "",
-                "remove them.",
-                location=self.location(path, True),
+                "MZ004.more-unknown", self.location(path, True), number=len(keys) - _MAX_UNKNOWN
             )
 
     def _report_missing(self, key: str, error: Any, inner: Json, value: Any, path: Path) -> None:
@@ -196,12 +191,7 @@ class BodyCheck:
             detail = f"{listed(with_it)} and {key} must be set together"
         about = inner.get("properties", {}).get(key, {}).get("description", "")
         self.findings.add(
-            "MZ006",
-            f"Missing key {shown(key)}",
-            f"{detail}. {about}".strip(),
-            f"add `{key}:`.",
-            location=self.location(path, True),
-            kind="missing-property",
+            "MZ006.missing-key-add", self.location(path, True), key=key, about=f"{detail}. {about}".strip()
         )
 
     def _type(self, types: list[str], inner: Json, value: Any, path: Path) -> None:
@@ -215,12 +205,12 @@ class BodyCheck:
             else f"{kind_of(value)} ({text})"
         )
         self.findings.add(
-            "MZ005",
-            f"Wrong type for {shown(_key(path))}",
-            f"Expected {expected}, found {actual}. {inner.get('description', '')}".strip(),
-            type_hint(types, value, text, secret),
-            location=location,
+            "MZ005.wrong-type-2",
+            location,
             conceal=secret,
+            key=_key(path),
+            expected=f"Expected {expected}, found {actual}. {inner.get('description', '')}".strip(),
+            type_hint=type_hint(types, value, text, secret),
         )
 
     def _choice(self, options: list[Any], value: Any, path: Path) -> None:
@@ -229,11 +219,12 @@ class BodyCheck:
         allowed = f"It can only be {words[0]}." if len(words) == 1 else f"It can be {', '.join(words)}."
         hint = did_you_mean(value, [o for o in options if isinstance(o, str)], shown)
         self.findings.add(
-            "MZ005",
-            f"Wrong value for {shown(_key(path))}",
-            fault + allowed,
-            hint or (f"write {words[0]}." if len(words) == 1 else "use one of these."),
-            location=self.location(path, False),
+            "MZ005.wrong-value",
+            self.location(path, False),
+            key=_key(path),
+            fault=fault,
+            allowed=allowed,
+            how=hint or (f"write {words[0]}." if len(words) == 1 else "use one of these."),
         )
 
     def _names(self, inner: Json, value: Any, path: Path) -> None:
@@ -241,12 +232,12 @@ class BodyCheck:
         for key in list(value)[:_MAX_UNKNOWN] if isinstance(value, dict) else []:
             if re.search(pattern.replace("$", r"\Z"), key) is None:
                 self.findings.add(
-                    "MZ011",
-                    f"{shown(key)} can't be a key here",
-                    f"Keys of {self._name(path)} {in_words(pattern)}.",
-                    "rename it.",
-                    location=self.location((*path, key), True),
+                    "MZ011.cannot-key",
+                    self.location((*path, key), True),
                     conceal=True,
+                    key=key,
+                    name=self._name(path),
+                    in_words=in_words(pattern),
                 )
 
     def _value(self, rule: str, inner: Json, value: Any, path: Path) -> None:
@@ -255,12 +246,12 @@ class BodyCheck:
         secret = self.sensitive(path) or has_login(value)
         fault = "" if secret else f"{shown(value)} can't be used here. "
         self.findings.add(
-            "MZ005",
-            f"Wrong value for {shown(_key(path))}",
-            f"{fault}{requirement(rule, inner)} {inner.get('description', '')}".strip(),
-            value_hint(rule, inner, value),
-            location=self.location(path, False),
+            "MZ005.wrong-value-2",
+            self.location(path, False),
             conceal=secret,
+            key=_key(path),
+            requirement=f"{fault}{requirement(rule, inner)} {inner.get('description', '')}".strip(),
+            value_hint=value_hint(rule, inner, value),
         )
 
     def _name(self, path: Path) -> str:

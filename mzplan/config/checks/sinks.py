@@ -9,8 +9,9 @@ from mzplan.config.checks.declared_columns import check_column_format
 from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys_read
 from mzplan.config.checks.resource_references import FROM
 from mzplan.config.documents import Declaration
-from mzplan.config.findings import Findings, Path, listed, shown
+from mzplan.config.findings import Findings, Path
 from mzplan.model.address import Address
+from mzplan.model.words import shown
 from mzplan.schema.kinds import resource_kind
 
 
@@ -55,10 +56,6 @@ def _check_deletes(resource: Declaration, source: Declaration | None, findings: 
     body = kind.with_defaults(resource.body)
     if needed is not None and all(body.get(name) in values for name, values in needed.items()):
         return
-    detail = (
-        f"{source.label} keeps the latest row of each key ({', '.join(keys)}): its rows are updated and "
-        f"deleted. {resource.label} only adds rows to its target, and can't update or delete any."
-    )
     if needed is None:
         hint = f"a sink of type {resource.type} can't follow them: use kafka, postgres or delta, with a key."
         path: Path = ("from",)
@@ -67,11 +64,12 @@ def _check_deletes(resource: Declaration, source: Declaration | None, findings: 
         hint = f"write `{wanted}` and `key: [{', '.join(keys)}]`."
         path = next(((name,) for name in needed if name in resource.body), ("from",))
     findings.add(
-        "MZ020",
-        "A sink that only adds rows can't follow updates and deletes",
-        detail,
-        hint,
-        location=resource.location(path),
+        "MZ020.sink-only",
+        resource.location(path),
+        source_label=source.label,
+        keys=keys,
+        label=resource.label,
+        how=hint,
     )
 
 
@@ -88,11 +86,13 @@ def _check_loop(resource: Declaration, declared: Mapping[Address, Declaration], 
         if not _share_server(source, resource, servers, declared):
             continue
         findings.add(
-            "MZ020",
-            f"{resource.label} would feed itself",
-            f"It writes to {name} {shown(str(written))}, which {source.label} reads, on the same {servers}.",
-            f"write to another {name}.",
-            location=resource.location((name,)),
+            "MZ020.feed-itself",
+            resource.location((name,)),
+            label=resource.label,
+            name=name,
+            written=str(written),
+            source_label=source.label,
+            servers=servers,
         )
 
 
@@ -126,14 +126,14 @@ def _check_written(
         return
     (index, first), *others = unknown
     names = ", ".join(shown(name) for _, name in unknown)
-    fix = findings.did_you_mean(first, outputs) if not others else ""
     findings.add(
-        "MZ020",
-        f"Unknown {what} column{'s' if others else ''} {names}",
-        f"{resource.label} writes the columns {listed(outputs, 40)}.",
-        fix
-        or f"use {'some' if others else 'one'} of these, or add {'them' if others else 'it'} to `select`.",
-        location=resource.location((key, index)),
+        "MZ020.unknown-columns" if others else "MZ020.unknown-column",
+        resource.location((key, index)),
+        what=what,
+        names=names,
+        label=resource.label,
+        outputs=outputs,
+        near=findings.did_you_mean(first, outputs) if not others else "",
     )
 
 
@@ -143,9 +143,8 @@ def _check_partitions(resource: Declaration, outputs: list[str], findings: Findi
     twice = len(set(names)) < len(names)
     if names and (twice or {name.lower() for name in outputs} <= set(names)):
         findings.add(
-            "MZ020",
-            "A partition column is named twice" if twice else "Nothing is left for the files",
-            f"{resource.label} writes the columns {listed(outputs, 40)}.",
-            "name some of the columns, each once.",
-            location=resource.location(("partition_by",)),
+            "MZ020.partition-column" if twice else "MZ020.nothing-left",
+            resource.location(("partition_by",)),
+            label=resource.label,
+            outputs=outputs,
         )

@@ -16,9 +16,10 @@ from mzplan.config.checks.relational_views import (
 )
 from mzplan.config.checks.resource_references import FROM, path_of
 from mzplan.config.documents import Declaration
-from mzplan.config.findings import HERE, Findings, Location, Path, listed, shown
+from mzplan.config.findings import Findings, Location, Path
 from mzplan.connectors.api.outputs import SelectedColumn, columns_selected
 from mzplan.model.address import Address
+from mzplan.model.words import listed
 from mzplan.schema.columns import Column, DdlError, canonical_type, parse_columns, spark_type
 from mzplan.schema.expressions import parse_select
 from mzplan.schema.kinds import resource_kind
@@ -123,11 +124,7 @@ class Views:
     def _report_derived(self, resource: Declaration, name: str, property_: str) -> None:
         """Report MZ004 for a property that follows from the query and can't be set."""
         self.findings.add(
-            "MZ004",
-            f"{resource.label} sets {shown(name)}",
-            f"It follows from the {property_}, so it can't be set.",
-            "remove it.",
-            location=resource.location((name,)),
+            "MZ004.sets", resource.location((name,)), label=resource.label, name=name, property=property_
         )
 
     def _check_name(self, resource: Declaration) -> None:
@@ -135,12 +132,11 @@ class Views:
         other = self.declared.get(Address("source", resource.address.name))
         if other is not None and other is not resource:
             self.findings.add(
-                "MZ003",
-                f"Two collections are called {shown(resource.address.name)}",
-                f"{other.label} ({HERE}) also has this name, and queries read collections by name.",
-                "give one of them another name.",
-                location=resource.location(),
+                "MZ003.two-collections",
+                resource.location(),
                 related=other.location(),
+                name=resource.address.name,
+                label=other.label,
             )
 
     def _check_inputs(self, resource: Declaration) -> None:
@@ -154,12 +150,11 @@ class Views:
             read = self.declared.get(address)
             if keys := keys_read(read):
                 self.findings.add(
-                    "MZ020",
-                    f"{resource.label} can't follow updates and deletes",
-                    f"{name} keeps the latest row of each key ({', '.join(keys)}): its rows are updated and "
-                    "deleted, and the function of a view only gets rows that are added.",
-                    "read a collection without a key, or write the view as SQL.",
-                    location=resource.location(path_of(role)),
+                    "MZ020.cannot-follow-updates",
+                    resource.location(path_of(role)),
+                    label=resource.label,
+                    name=name,
+                    keys=keys,
                 )
 
     def _schema(
@@ -185,13 +180,11 @@ class Views:
         (first, item), *others = unknown
         names = listed([column.name for column, _ in unknown], _MAX_COLUMNS)
         self.findings.add(
-            "MZ301",
-            f"The types of {names} are known only to Spark"
-            if others
-            else f"The type of {shown(first.name)} is known only to Spark",
-            f"{resource.label}: the columns of a view are in the plan, which is made without Spark.",
-            f"write CAST(… AS a type) AS {first.name}, or declare the view's columns as `schema:`.",
-            location=resource.location((property_,), offset=item.offset, length=len(item.text)),
+            "MZ301.types-known" if others else "MZ301.type-known",
+            resource.location((property_,), offset=item.offset, length=len(item.text)),
+            names=names,
+            label=resource.label,
+            name=first.name,
         )
 
     def _compare(self, resource: Declaration, written: object, selected: list[SelectedColumn]) -> None:
@@ -211,11 +204,7 @@ class Views:
             never = (f"{name} may be NULL" for name in nulls)
             detail = f"In its query, {', '.join((*typed, *never))}"
         self.findings.add(
-            "MZ230",
-            f"The schema of {resource.label} differs from its query's columns",
-            f"{detail}.",
-            "correct `schema`, or remove it if it follows from the query.",
-            location=resource.location(("schema",)),
+            "MZ230.schema-differs", resource.location(("schema",)), label=resource.label, why=detail
         )
 
 
@@ -275,21 +264,16 @@ class _Expressions:
         resource, collection = self._resource, self._query.collection.text
         if key is None:
             self._findings.add(
-                "MZ019",
-                "A view must select the key of what it reads",
-                f"{resource.label}: {collection} keeps the latest row of each key ({', '.join(keys)}), and "
-                "mzplan finds an updated or deleted row in the view by that key.",
-                f"select {', '.join(keys)} as they are, under these names or others.",
-                location=self._place(("from",)),
+                "MZ019.view-must",
+                self._place(("from",)),
+                label=resource.label,
+                collection=collection,
+                keys=keys,
             )
         elif resource.body.get("key", list(key)) != list(key):
             given = f"gives the key {', '.join(key)}" if key else f"reads {collection}, which has no key"
             self._findings.add(
-                "MZ019",
-                "The key of a view differs from its query's key",
-                f"{resource.label}: its query {given}.",
-                "remove `key`: it follows from the query.",
-                location=resource.location(("key",)),
+                "MZ019.key-view", resource.location(("key",)), label=resource.label, given=given
             )
         elif key:
             resource.derived["key"] = ((self._property,), 0)

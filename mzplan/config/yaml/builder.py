@@ -20,7 +20,7 @@ from yaml.events import (
 )
 
 from mzplan.config.documents import MAX_NODES, Document
-from mzplan.config.findings import HERE, Findings, Location, Path, SourceFile, shown
+from mzplan.config.findings import Findings, Location, Path, SourceFile
 from mzplan.config.project_files import SECTIONS
 from mzplan.config.yaml.events import (
     SPECIAL_START,
@@ -33,7 +33,7 @@ from mzplan.config.yaml.events import (
     span_of,
 )
 from mzplan.model.address import Address, is_valid_name
-from mzplan.model.words import did_you_mean, unusable_character
+from mzplan.model.words import did_you_mean, shown, unusable_character
 
 MAX_DEPTH = 64
 MAX_REPEATED = 1_000_000  # keys and values of one file that aliases and merges repeat
@@ -113,7 +113,7 @@ class Builder:
                 value = self._alias(event, key)
             else:
                 if cls is DocumentStartEvent and container:
-                    self._stop(event, *_SEVERAL)
+                    self._stop(event, "MZ002.several-documents")
                 continue
             if self.nodes + self.repeated > self.most:
                 self._report_too_many(event)
@@ -135,17 +135,9 @@ class Builder:
         """Return a new container, and its first key."""
         self.nodes += 1
         if key is _NONE_YET:
-            self._stop(
-                event, "A key that is not a word", "A key must be one word or text.", "write `key: value`."
-            )
+            self._stop(event, "MZ002.key-not-word")
         if depth > MAX_DEPTH:
-            self._stop(
-                event,
-                "Nested too deep",
-                f"Lists and mappings may be nested {MAX_DEPTH} deep.",
-                "check the brackets and the indentation.",
-                is_limit=True,
-            )
+            self._stop(event, "MZ007.depth", most=MAX_DEPTH)
         is_map = event.__class__ is MappingStartEvent
         if event.tag is not None and TAGS.get(event.tag) != ("map" if is_map else "seq"):
             self._report_tag(event)
@@ -165,7 +157,7 @@ class Builder:
         if event.tag is not None and TAGS.get(event.tag) != "str":
             self._report_tag(event)
         if unusable_character(word):
-            self._stop(event, "Control character in a key", "A key is printable text.", "remove the escape.")
+            self._stop(event, "MZ002.key-control-character")
         if word == "<<" and event.implicit[0]:
             return _MERGE
         if word in container:
@@ -175,19 +167,15 @@ class Builder:
 
     def _report_twice(self, event: Any, path: tuple[str | int, ...]) -> None:
         word, kind = str(path[-1]), SECTIONS.get(str(path[0]))
-        summary, address = f"The key {shown(word)} is declared twice", None
-        if len(path) == 2 and kind is not None and is_valid_name(word):
-            address = Address(kind, word)
-            summary = f"{address} is declared twice"
+        is_resource = len(path) == 2 and kind is not None and is_valid_name(word)
+        address = Address(kind, word) if is_resource and kind is not None else None
         self.findings.add(
-            "MZ003",
-            summary,
-            f"It is also at {HERE}; one of the two would be lost.",
-            "remove or rename one of them.",
+            "MZ003.resource" if is_resource else "MZ003.key",
+            Location(self.file),
             address=address,
-            location=Location(self.file),
             span=span_of(event),
             related=Location(self.file, path, at_key=True),
+            word=word,
         )
 
     def _scalar(self, event: Any, frames: list[_Frame], key: Any) -> Any:
@@ -197,7 +185,7 @@ class Builder:
         if event.tag not in (None, "!") and kind in ("", "map", "seq"):
             self._report_tag(event)
         if bad := unusable_character(value):
-            self._bad(event, f"The text holds the control character U+{ord(bad):04X}.", "remove the escape.")
+            self._bad(event, "MZ002.text-control-character", character=ord(bad))
             value = ""
         elif kind or (event.implicit[0] and event.tag is None):
             value = self._resolve(event, kind, frames, key)
@@ -211,7 +199,7 @@ class Builder:
                 return resolve_tagged(event.value, kind)
             value = resolve(event.value)
         except ScalarError as failure:
-            self._bad(event, f"This is {failure}.", "write another value, or quote it.")
+            self._bad(event, "MZ002.unusable-scalar", failure=failure)
             return 0
         if not loses_digits(value, event.value):
             return value
@@ -221,15 +209,10 @@ class Builder:
 
     def _alias(self, event: Any, key: Any) -> Any:
         if key is _NONE_YET:
-            self._stop(event, "An alias as a key", "A key must be written out.", "write the key itself.")
+            self._stop(event, "MZ002.alias-key")
         if event.anchor not in self.anchors:
-            self._stop(
-                event,
-                f"Unknown alias *{shown(event.anchor, quote=False)}",
-                "No anchor of this name is defined above this place in the file.",
-                did_you_mean(event.anchor, self.anchors, shown)
-                or f"define it with &{shown(event.anchor, quote=False)}.",
-            )
+            near = did_you_mean(event.anchor, self.anchors, shown)
+            self._stop(event, "MZ002.near-alias" if near else "MZ002.alias", name=event.anchor, near=near)
         value, size = self.anchors[event.anchor]
         # Aliases share memory, but code that walks through the data visits each use.
         self.repeated += size
@@ -241,7 +224,7 @@ class Builder:
         """Note the mappings of `<<`. They are merged when the mapping ends, and its own keys win."""
         merged = value if isinstance(value, list) else [value]
         if not all(isinstance(mapping, dict) for mapping in merged):
-            self._bad(event, "`<<` merges mappings only.", "give it an alias of a mapping: `<<: *name`.")
+            self._bad(event, "MZ002.merge")
             return
         frame.merges = [*(frame.merges or []), *merged]
 
@@ -254,49 +237,15 @@ class Builder:
                     if isinstance(inner, str) and "${" in inner:
                         self.document.references.append((container, word))
 
-    def _bad(self, event: Any, detail: str, hint: str) -> None:
-        self.findings.add(
-            "MZ002",
-            "Unusable value",
-            detail,
-            hint,
-            location=Location(self.file),
-            span=span_of(event),
-            kind="unparsed",
-        )
+    def _bad(self, event: Any, message: str, **values: Any) -> None:
+        self.findings.add(message, Location(self.file), span=span_of(event), **values)
 
     def _report_too_many(self, event: Any) -> NoReturn:
-        self._stop(
-            event,
-            "Too many values",
-            f"A project can have {MAX_NODES:,} keys and values; aliases can repeat {MAX_REPEATED:,} a file.",
-            "use fewer aliases, or split the project.",
-            is_limit=True,
-        )
+        self._stop(event, "MZ007.values", most=MAX_NODES, most_repeated=MAX_REPEATED)
 
     def _report_tag(self, event: Any) -> None:
-        self._stop(
-            event,
-            f"Unknown tag {shown(event.tag.replace('tag:yaml.org,2002:', '!!'), quote=False)}",
-            "Only the tags of YAML's core schema have a meaning here (!!str, !!int, …).",
-            "remove the tag.",
-        )
+        self._stop(event, "MZ002.tag", tag=event.tag.replace("tag:yaml.org,2002:", "!!"))
 
-    def _stop(self, event: Any, summary: str, detail: str, hint: str, *, is_limit: bool = False) -> NoReturn:
-        self.findings.add(
-            "MZ007" if is_limit else "MZ002",
-            summary,
-            detail,
-            hint,
-            location=Location(self.file),
-            span=span_of(event),
-            kind="" if is_limit else "unparsed",
-        )
+    def _stop(self, event: Any, message: str, **values: Any) -> NoReturn:
+        self._bad(event, message, **values)
         raise StopError
-
-
-_SEVERAL = (
-    "Several documents in one file",
-    "`---` begins a second document; only one may be in a file.",
-    "remove the `---`, or move what follows into a file of its own.",
-)

@@ -10,11 +10,8 @@ from mzplan.config.documents import Document
 from mzplan.config.findings import LINE_BREAK, Findings, Location, SourceFile, Span
 from mzplan.config.project_files import MAX_TOTAL_BYTES, ReadError, read_bytes
 from mzplan.config.yaml.builder import Builder, StopError
+from mzplan.model.diagnostics import Diagnostic
 
-_TOO_MUCH = (
-    f"The files of a project may have {MAX_TOTAL_BYTES // 1024**2} MiB in total; this file exceeds that.",
-    "split the project, or move files that aren't configuration out of it.",
-)
 # Characters that YAML forbids, except three that would make the pattern slow to compile.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
 _FORBIDDEN_SIGNS = "\ufeff\ufffe\uffff"
@@ -39,39 +36,23 @@ def read_text(file: SourceFile, findings: Findings, named: Location | None = Non
         data = read_bytes(file)
         findings.bytes += len(data)
         if findings.bytes > MAX_TOTAL_BYTES:
-            raise ReadError(*_TOO_MUCH, "MZ007")
+            most = MAX_TOTAL_BYTES // 1024**2
+            raise ReadError(Diagnostic.of("MZ007.files", path=file.path, most=most))
         if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise ReadError("It is UTF-16.", "save it as UTF-8.")
+            raise ReadError(Diagnostic.of("MZ001.utf-16", action="read", path=file.path))
     except ReadError as failure:
-        words = (failure.code, f"Can't read {file.path}", failure.detail, failure.hint)
-        findings.add(*words, location=named)
+        findings.report(failure.diagnostics[0], named)
         return None
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as failure:
         before = data[: failure.start]
         span = span_at(before.decode("utf-8-sig", "replace"))
-        findings.add(
-            "MZ002",
-            "Not UTF-8",
-            f"The byte 0x{data[failure.start]:02x} is not UTF-8 text.",
-            "save the file as UTF-8.",
-            location=Location(file),
-            span=span,
-            kind="unparsed",
-        )
+        findings.add("MZ002.not-utf", Location(file), span=span, byte=data[failure.start])
         return None
     at = _forbidden(text)
     if at is not None:
-        findings.add(
-            "MZ002",
-            "Control character",
-            f"The character U+{ord(text[at]):04X} may not be in a project's files.",
-            'remove it; inside double quotes write it as an escape, such as "\\t".',
-            location=Location(file),
-            span=span_at(text[:at]),
-            kind="unparsed",
-        )
+        findings.add("MZ002.control-character", Location(file), span=span_at(text[:at]), ord=ord(text[at]))
         return None
     return text
 
@@ -90,8 +71,8 @@ def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
     try:
         builder.build(text)
     except yaml.YAMLError as failure:
-        words, span = _explain(failure)
-        findings.add("MZ002", *words, location=Location(file), span=span, kind="unparsed")
+        diagnostic, span = _explain(failure)
+        findings.report(diagnostic, Location(file), span=span)
     except StopError:
         pass
     else:
@@ -107,95 +88,39 @@ def span_at(before: str, length: int = 1) -> Span:
     return Span(len(lines) - 1, len(lines[-1]), len(lines) - 1, len(lines[-1]) + length)
 
 
-# A part of the parser's message, and the detail and hint for it. The first part that matches counts. With
-# True, the error points to the start of the broken value, not to where the parser stopped. Both of PyYAML's
-# parsers use these words.
-_PROBLEMS: tuple[tuple[str, bool, str, str], ...] = (
-    ("quoted scalar", True, "A quote is opened here and never closed.", "close the quote."),
-    ("tab character", False, "Lines may not be indented with tabs.", "indent with spaces."),
-    (
-        "character that cannot start any token",
-        False,
-        "No value may begin with this character.",
-        "put the value in quotes; indent with spaces, not tabs.",
-    ),
-    (
-        "mapping values are not allowed",
-        False,
-        "A colon is not allowed here.",
-        "put the value in quotes if the colon belongs to it; otherwise check the indentation.",
-    ),
-    (
-        "could not find expected ':'",
-        True,
-        "This line looks like a key, but no colon follows it.",
-        "write `key: value`, with a space after the colon.",
-    ),
-    (
-        "block sequence entries are not allowed",
-        False,
-        "A list item is not allowed here.",
-        "begin the list on a line of its own, below its key.",
-    ),
-    (
-        "flow sequence",
-        True,
-        "The list that begins here is not closed, or a comma is missing in it.",
-        "close it with `]`, and separate its items with commas.",
-    ),
-    (
-        "flow mapping",
-        True,
-        "The mapping that begins here is not closed, or a comma is missing in it.",
-        "close it with `}`, and separate its keys with commas.",
-    ),
-    (
-        "flow node",
-        False,
-        "A value is missing here, or a bracket above is not closed.",
-        "write the value, or close the bracket.",
-    ),
-    (
-        "unknown escape character",
-        False,
-        "YAML doesn't have this escape.",
-        "write a backslash as \\\\ inside double quotes, or use single quotes.",
-    ),
-    (
-        "block mapping",
-        False,
-        "A key was expected here.",
-        "indent all keys of a mapping equally, and close open brackets above.",
-    ),
-    (
-        "block collection",
-        False,
-        "A list item (`- …`) was expected here.",
-        "indent all items of a list equally.",
-    ),
-    (
-        "did not find expected <document start>",
-        False,
-        "There is text after the end of the document.",
-        "check the indentation, or remove this text.",
-    ),
+# A part of the parser's message, and the message for it. The first part that matches counts. With True, the
+# error points to the start of the broken value, not to where the parser stopped. Both of PyYAML's parsers use
+# these words.
+_PROBLEMS: tuple[tuple[str, bool, str], ...] = (
+    ("quoted scalar", True, "MZ002.open-quote"),
+    ("tab character", False, "MZ002.tab"),
+    ("character that cannot start any token", False, "MZ002.first-character"),
+    ("mapping values are not allowed", False, "MZ002.second-colon"),
+    ("could not find expected ':'", True, "MZ002.no-colon"),
+    ("block sequence entries are not allowed", False, "MZ002.misplaced-item"),
+    ("flow sequence", True, "MZ002.open-list"),
+    ("flow mapping", True, "MZ002.open-mapping"),
+    ("flow node", False, "MZ002.no-value"),
+    ("unknown escape character", False, "MZ002.escape"),
+    ("block mapping", False, "MZ002.no-key"),
+    ("block collection", False, "MZ002.no-item"),
+    ("did not find expected <document start>", False, "MZ002.after-end"),
 )
 
 
-def _explain(failure: yaml.YAMLError) -> tuple[tuple[str, str, str], Span]:
-    """Return the summary, detail and hint for a parser's error, and the place to point to."""
+def _explain(failure: yaml.YAMLError) -> tuple[Diagnostic, Span]:
+    """Return the message for a parser's error, and the place to point to."""
     marked = (
         failure if isinstance(failure, yaml.MarkedYAMLError) else yaml.MarkedYAMLError(problem=str(failure))
     )
     mark = marked.problem_mark or marked.context_mark
     wording = f"{marked.context} {marked.problem}"
-    detail = f"The YAML parser reports: {marked.problem or 'not YAML'}."
-    hint = "check the indentation, quotes and brackets here and on the lines above."
-    for part, at_start, plain, fix in _PROBLEMS:
-        if part in wording:
-            detail, hint = plain, fix
-            if at_start and marked.context_mark is not None:
-                mark = marked.context_mark
-            break
+    known = next((problem for problem in _PROBLEMS if problem[0] in wording), None)
+    if known is None:
+        diagnostic = Diagnostic.of("MZ002.broken", reason=marked.problem or "not YAML")
+    else:
+        diagnostic = Diagnostic.of(known[2])
+        if known[1] and marked.context_mark is not None:
+            mark = marked.context_mark
     line, column = (mark.line, mark.column) if mark is not None else (0, 0)
-    return ("Broken YAML", detail, hint), Span(line, column, line, column + 1)
+    return diagnostic, Span(line, column, line, column + 1)

@@ -108,20 +108,14 @@ def as_error(problem: Exception, subject: str, secrets: Sequence[str]) -> Mzplan
         remember(secret)
     text = shortened(re.sub(r"\s+", " ", scrub(str(problem).strip() or type(problem).__name__)), 500)
     if isinstance(problem, StepError):
-        return error(
-            "MZ081",
-            f"The steps of {subject} don't match its checkpoint",
-            f"{text}.",
-            f"restore its storage; or start over: mzplan apply --replace {subject} --allow-replace.",
-        )
+        return error("MZ081.steps-not", subject=subject, text=text)
     if isinstance(problem, DiffersError):
         return different_rows_error(Address.parse(subject), text)
     known = isinstance(problem, OSError | ValueError | RuntimeError)
     return error(
-        "MZ082",
-        f"The connector of {subject} reports an error",
-        text if known else f"{type(problem).__name__}: {text}",
-        "fix the reported problem; mzplan tries again.",
+        "MZ082.connector-reports",
+        subject=subject,
+        text=text if known else f"{type(problem).__name__}: {text}",
     )
 
 

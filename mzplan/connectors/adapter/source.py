@@ -27,7 +27,7 @@ from mzplan.endpoints.interface import (
     SupportsProbe,
     SupportsRowCount,
 )
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.losses import FirstCopy, Loss
 from mzplan.schema.columns import CHANGE, POSITION, change_columns
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -209,14 +209,14 @@ def _steps_missing(query: ResolvedQuery, step: Step, existing: range) -> Diagnos
     if existing.start <= step <= existing.stop:
         return None
     storage = query.checkpoint.steps if query.checkpoint is not None else "their storage"
-    return Diagnostic(
-        code="MZ081",
-        summary=f"The steps of {query.address} don't match its checkpoint",
-        detail=f"Its checkpoint continues with step {step}, but {storage} has steps {existing.start} to "
-        f"{existing.stop - 1}.",
-        hint=f"restore the endpoint's steps; or {start_over_hint(query)}",
+    return Diagnostic.of(
+        "MZ081.steps-not-match",
         address=query.address,
-        exit_code=ExitCode.REFUSED,
+        step=step,
+        storage=storage,
+        start=existing.start,
+        last_step=existing.stop - 1,
+        start_over_hint=start_over_hint(query),
     )
 
 

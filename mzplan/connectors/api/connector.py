@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun
 from mzplan.connectors.api.targets import Recorded
-from mzplan.model.diagnostics import Diagnostic, MzplanError, refusal
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.losses import FirstCopy, Loss
 from mzplan.warehouse.checkpoints import Checkpoint
 
@@ -128,7 +128,7 @@ class SourceConnector(Side, Protocol):
 
         Without `position`, the upstream is another one (`on_upstream_change`). With `position`, the upstream
         is the same but has lost records: only the parts of `position` that it no longer holds change."""
-        raise refusal("MZ043", "This kind of source can't be moved")
+        raise error("MZ043.kind-source")
 
     def extended(self, query: ResolvedQuery, position: str, found: Mapping[str, Any]) -> str | None:
         """Return a position with the parts of the upstream that `position` doesn't know, or None.
@@ -345,10 +345,4 @@ class Connector:
 
 def no_times(query: ResolvedQuery) -> MzplanError:
     """Return MZ273 for a backfill of a source that can't read by time."""
-    return refusal(
-        "MZ273",
-        f"{query.address} can't be backfilled",
-        f"A source of type {query.description.type} can't read a range of times again.",
-        f"mzplan backfill {query.address} --cancel",
-        address=query.address,
-    )
+    return error("MZ273.cannot-backfilled-source-type", address=query.address, type=query.description.type)

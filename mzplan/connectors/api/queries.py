@@ -102,12 +102,7 @@ class Probe:
         except (TypeError, ValueError, RecursionError):
             fits = False
         if not fits:
-            raise error(
-                "MZ064",
-                "The identity of a server can't be stored",
-                f"An upstream's identity is JSON of at most {_MAX_UPSTREAM:,} characters.",
-                "check which server answers; if a plug-in reads it, report this to its authors.",
-            )
+            raise error("MZ064.identity-server", max_upstream=_MAX_UPSTREAM)
 
     @property
     def ok(self) -> bool:

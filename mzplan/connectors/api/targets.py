@@ -18,7 +18,7 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery, SinkRun
 from mzplan.endpoints.interface import Step, Written
 from mzplan.endpoints.replay import LATER
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.foreign_changes import ForeignChanges
@@ -146,11 +146,10 @@ class ComparisonResult:
 def incomparable(query: ResolvedQuery, why: str, hint: str = "") -> MzplanError:
     """Return MZ177 for a target that can't be compared with its collection."""
     return error(
-        "MZ177",
-        f"The target of {query.address} can't be compared with its collection",
-        why,
-        hint or f"verify the target's record instead, without --content: mzplan verify {query.address}.",
+        "MZ177.target-cannot",
         address=query.address,
+        why=why,
+        how=hint or f"verify the target's record instead, without --content: mzplan verify {query.address}.",
     )
 
 
@@ -160,11 +159,11 @@ def nothing_recorded(query: ResolvedQuery, why: str, *, has_content: bool = Fals
         f"; or compare the target's content: mzplan verify {query.address} --content" if has_content else ""
     )
     return error(
-        "MZ177",
-        f"The target of {query.address} keeps no record of its steps",
-        why,
-        f"verify its source: mzplan verify {query.description.rows_of.address}{also}",
+        "MZ177.target-keeps",
         address=query.address,
+        why=why,
+        resource=query.description.rows_of.address,
+        also=also,
     )
 
 
@@ -193,14 +192,7 @@ def warn_repeated(run: SinkRun, texts: Iterable[str]) -> None:
 
 def different_rows(address: Address, text: str) -> Diagnostic:
     """Return MZ088: the rows of a repeated step differ from the target's rows, as `text` says."""
-    return Diagnostic(
-        severity="warning",
-        code="MZ088",
-        summary=f"A step of {address} is written again with other rows",
-        detail=_WHY.format(text=_sentence(text)),
-        hint="the written rows stay as they are, and nothing was added; compare both.",
-        address=address,
-    )
+    return Diagnostic.of("MZ088.step-written", address=address, why=_WHY.format(text=_sentence(text)))
 
 
 def different_rows_error(address: Address, text: str) -> MzplanError:
@@ -211,16 +203,7 @@ def different_rows_error(address: Address, text: str) -> MzplanError:
 
 def later_steps(run: SinkRun, text: str) -> Diagnostic:
     """Return MZ069: the target already holds later steps than the one to write, as `text` says."""
-    return Diagnostic(
-        severity="warning",
-        code="MZ069",
-        summary=f"The target of {run.query.address} is ahead of its checkpoint",
-        detail=f"{_sentence(text)}. The sink discards the repeated step. The checkpoint was restored, so "
-        "rows may be missing.",
-        hint="compare the target with the collection, or start over: "
-        f"mzplan apply --replace {run.query.address} --allow-replace",
-        address=run.query.address,
-    )
+    return Diagnostic.of("MZ069.target-ahead", address=run.query.address, sentence=_sentence(text))
 
 
 def unknown_step(run: SinkRun, step: int, last: int) -> Diagnostic:
@@ -240,33 +223,14 @@ def _sentence(text: str) -> str:
 
 def another_target(query: ResolvedQuery, difference: str) -> Diagnostic:
     """Return MZ043: the sink would write to another target. `difference` says where they differ."""
-    refusal = Diagnostic(
-        code="MZ043",
-        kind="another-upstream",
-        summary=f"{query.address} would write to another target",
-        detail=f"{difference}. The former target has the rows that were written so far.",
-        hint="point the connection back; or, if the new target has them, set on_target_change: accept in the "
-        f"sink; or write all rows again: mzplan apply --replace {query.address} --allow-replace",
-        address=query.address,
-        exit_code=ExitCode.REFUSED,
-    )
+    refusal = Diagnostic.of("MZ043.write-another", address=query.address, difference=difference)
     return refused_or_accepted(query, refusal)
 
 
 def missing_steps(query: ResolvedQuery, target: str, first: int, last: int) -> Diagnostic:
     """Return MZ069: the target was restored to a copy without steps that the checkpoint has recorded."""
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
-    refusal = Diagnostic(
-        code="MZ069",
-        kind="target-restored",
-        summary=f"The target of {query.address} is missing {steps}, which its checkpoint says were written",
-        detail=f"{target} does not hold {steps}: it was restored to an older copy",
-        hint="restore the copy that has them; or set on_target_change: accept in the sink and run mzplan "
-        f"replay {query.address} --missing; or write all rows again: mzplan apply --replace {query.address} "
-        "--allow-replace (with append, set on_replace: truncate).",
-        address=query.address,
-        exit_code=ExitCode.REFUSED,
-    )
+    refusal = Diagnostic.of("MZ069.target-missing", address=query.address, steps=steps, target=target)
     return refused_or_accepted(query, refusal)
 
 
@@ -286,22 +250,11 @@ def refused_or_accepted(query: ResolvedQuery, refusal: Diagnostic) -> Diagnostic
 
 def unreadable(query: ResolvedQuery, problem: OSError) -> Diagnostic:
     """Return MZ063 for a checkpoint whose record of the upstream or target can't be read."""
-    return Diagnostic(
-        code="MZ063",
-        summary=f"The checkpoint of {query.address} can't be read",
-        detail=str(problem),
-        hint="check the warehouse and its permissions.",
-        address=query.address,
-    )
+    return Diagnostic.of("MZ063.checkpoint-cannot", address=query.address, problem=problem)
 
 
 def unfit_target(query: ResolvedQuery, summary: str, why: str, fix: str) -> Diagnostic:
     """Return MZ053: the target can't take the columns of the sink."""
-    return Diagnostic(
-        code="MZ053",
-        kind="target-behind",
-        summary=summary,
-        detail=f"{query.link.address}: {why}",
-        hint=fix,
-        address=query.address,
+    return Diagnostic.of(
+        "MZ053.object", address=query.address, what=summary, resource=query.link.address, why=why, fix=fix
     )

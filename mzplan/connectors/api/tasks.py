@@ -13,7 +13,7 @@ from mzplan.connectors.api.connector import SourceConnector, no_times
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.model.address import Address
 from mzplan.model.codec import decode
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error, refusal
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.tasks import Task
 from mzplan.model.times import instant
 from mzplan.schema.source_columns import included_columns, keys_of
@@ -52,14 +52,7 @@ def require_begun(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> N
     """Raise MzplanError MZ278 if the checkpoint has no step yet, because a task's step follows another."""
     if checkpoint.log.committed() >= 0:
         return
-    raise error(
-        "MZ278",
-        f"{query.address} has read nothing yet, so nothing can be {task.command}ed",
-        f"A {task.command} runs as a step after others, and the checkpoint has none.",
-        f"wait for its first step, or cancel it: mzplan {task.command} {query.address} --cancel.",
-        address=query.address,
-        exit_code=ExitCode.REFUSED,
-    )
+    raise error("MZ278.read-nothing", address=query.address, command=task.command)
 
 
 def range_of_backfill(
@@ -134,13 +127,7 @@ def _check_replay(
     if newest <= committed:
         return
     last_step = f"Its last step is {committed}." if committed >= 0 else "It has written no step yet."
-    raise refusal(
-        "MZ273",
-        f"Steps of {query.address} can't be replayed",
-        f"Step {newest} doesn't exist yet. {last_step}",
-        f"mzplan steps {query.address} lists them; mzplan replay {query.address} --cancel cancels it.",
-        address=query.address,
-    )
+    raise error("MZ273.steps-cannot-replayed", address=query.address, newest=newest, last_step=last_step)
 
 
 _CHECKS: Mapping[str, Callable[[ResolvedQuery, Checkpoint, Task, SourceConnector | None], None]] = {
@@ -186,5 +173,4 @@ def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> Non
 
 def letters_refused(address: Address, why: str, hint: str) -> MzplanError:
     """Return MZ273 for dead letters that can't be replayed."""
-    summary = f"Dead letters of {address} can't be replayed"
-    return refusal("MZ273", summary, why, hint, address=address)
+    return error("MZ273.dead-letters", address=address, why=why, how=hint)

@@ -140,14 +140,12 @@ def another_upstream(query: ResolvedQuery, kind: str, difference: str) -> Diagno
     """Return MZ043: the source would read another upstream.
 
     `kind` is a noun for the upstream, such as "folder". `difference` says where the upstreams differ."""
-    return Diagnostic(
-        code="MZ043",
-        kind="another-upstream",
-        summary=f"{query.address} would read another {kind}",
-        detail=f"{difference}. The checkpoint's steps belong to the former {kind}.",
-        hint=f"point the connection back to the former {kind}; or {start_over_hint(query)}",
+    return Diagnostic.of(
+        "MZ043.read-another",
         address=query.address,
-        exit_code=ExitCode.REFUSED,
+        kind_=kind,
+        difference=difference,
+        start_over_hint=start_over_hint(query),
     )
 
 

@@ -98,13 +98,13 @@ class DeltaSource(SourceConnector):
             why = f"{route(query)}: version {last} was read, but the newest is {versions[-1]}"
             return another_upstream(query, "table", f"{why}: an older copy was restored")
         if versions[0] > next_version:
-            return Diagnostic(
-                code="MZ067",
-                kind="offsets-gone",
-                summary=f"{folder} no longer has the next changes for {query.address}",
-                detail=f"The next version is {next_version}, but the table's log begins at {versions[0]}.",
-                hint=f"{start_over_hint(query)}; and give the table a longer delta.logRetentionDuration.",
+            return Diagnostic.of(
+                "MZ067.no-longer",
                 address=query.address,
+                folder=folder,
+                next_version=next_version,
+                version=versions[0],
+                start_over_hint=start_over_hint(query),
             )
         return None
 
@@ -259,13 +259,7 @@ def _missing_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
     except OSError:
         pass
     return (
-        Diagnostic(
-            code="MZ052",
-            summary=f"There is no Delta table in {folder}",
-            detail=f"{query.link.address}: the folder has no _delta_log with a commit, where the query runs.",
-            hint="correct `path`, or let the program that writes the table create it first.",
-            address=query.address,
-        ),
+        Diagnostic.of("MZ052.no-delta", address=query.address, folder=folder, resource=query.link.address),
     )
 
 
@@ -286,12 +280,13 @@ def _column_mismatch(query: ResolvedQuery, folder: str, types: Mapping[str, str]
     if not problems:
         return None
     column_list = ", ".join(f"{name} {type_}" for name, type_ in types.items())
-    return Diagnostic(
-        code="MZ230",
-        summary=f"Table {folder} doesn't have the columns of {query.address}",
-        detail=f"{query.link.address}: {'; '.join(problems)}. It has {column_list}.",
-        hint="declare columns in `schema` that the table has, with types that hold its values.",
+    return Diagnostic.of(
+        "MZ230.table-not",
         address=query.address,
+        folder=folder,
+        resource=query.link.address,
+        problems="; ".join(problems),
+        column_list=column_list,
     )
 
 
@@ -301,15 +296,5 @@ def _unfit(query: ResolvedQuery, folder: str, table: DeltaTable) -> Sequence[Dia
     if mismatch := _column_mismatch(query, folder, column_types(table)):
         return [mismatch]
     if query.keys and table.metadata().configuration.get(_FEED) != "true":
-        return [
-            Diagnostic(
-                code="MZ228",
-                summary=f"Table {folder} has no change feed",
-                detail=f"{query.address} has a key, so it follows updates and deletes. Only a change feed "
-                "contains them.",
-                hint=f"turn it on, in Spark SQL: ALTER TABLE delta.`{folder}` SET TBLPROPERTIES "
-                f"({_FEED} = true); or remove `key` if rows are only added.",
-                address=query.address,
-            )
-        ]
+        return [Diagnostic.of("MZ228.table-no", address=query.address, folder=folder)]
     return []

@@ -160,13 +160,7 @@ def check_quotes(query: ResolvedQuery, paths: Iterable[str]) -> None:
         with suppress(FileNotFoundError):  # Spark reports it
             line = open_quote(chunks_of(query, folder, name), query.body["format"])
         if line is not None:
-            raise error(
-                "MZ066",
-                f"A quote in file {path} isn't closed",
-                f"The quoted field that begins in line {line} would swallow the rows after it.",
-                "close the quote in the file, and write a quote within a field twice; mzplan reads it again.",
-                address=query.address,
-            )
+            raise error("MZ066.quote-file", address=query.address, path=path, line=line)
 
 
 def open_quote(chunks: Iterable[bytes], format_: Mapping[str, Any]) -> int | None:

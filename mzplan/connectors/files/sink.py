@@ -210,11 +210,11 @@ def _clear_folder(session: SparkSession, folder: str, run: SinkRun) -> None:
         return
     if not empties_target(run.query):
         raise error(
-            "MZ057",
-            f"Folder {folder} contains another query's output",
-            f"{run.query.link.address}: this query would mistake the steps in its {LOG} for its own.",
-            "give the sink a folder of its own, or empty this one.",
+            "MZ057.folder-contains",
             address=run.query.address,
+            folder=folder,
+            resource=run.query.link.address,
+            log=LOG,
         )
     # The list is removed last, so that after a crash in between, the removal is repeated.
     _remove_files(system, path)

@@ -209,13 +209,8 @@ def _skipped_files(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
         return []
     text = list_names([one_line(name) for name in names], "files")
     return [
-        Diagnostic(
-            severity="warning",
-            code="MZ214",
-            summary=f"{query.address} skips files of {folder}",
-            detail=f"{route(query)}: {text}. Spark never reads a file whose name begins with _ or .",
-            hint="rename the files if the source should read them.",
-            address=query.address,
+        Diagnostic.of(
+            "MZ214.skips-files", address=query.address, folder=folder, route=route(query), text=text
         )
     ]
 

@@ -148,15 +148,7 @@ def check(query: ResolvedQuery, probe: Callable[[ResolvedQuery], Probe]) -> tupl
     if (folder := folder_of(query)) is not None:
         return _check_folder(query, folder)
     if place["topic"] == query.body["topic"]:
-        return (
-            _problem(
-                query,
-                "MZ020",
-                f"{query.address} would read its own dead letters",
-                f"topic and dead_letter are both {place['topic']}",
-                "name another topic.",
-            ),
-        )
+        return (Diagnostic.of("MZ020.own-dead-letters", address=query.address, topic=place["topic"]),)
     return probe(replace(query, body={**query.body, "topic": place["topic"]})).diagnostics
 
 
@@ -167,19 +159,7 @@ def _check_folder(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
     nearest = next((path for path in (local, *local.parents) if path.exists()), Path("/"))
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
         return ()
-    return (
-        _problem(
-            query,
-            "MZ057",
-            f"The dead letters of {query.address} can't be written",
-            f"folder {folder}, where the query runs",
-            f"check the permissions of {nearest}, or name another path.",
-        ),
-    )
-
-
-def _problem(query: ResolvedQuery, code: str, summary: str, detail: str, hint: str) -> Diagnostic:
-    return Diagnostic(code=code, summary=summary, detail=f"{detail}.", hint=hint, address=query.address)
+    return (Diagnostic.of("MZ057.dead-letters", address=query.address, folder=folder, nearest=nearest),)
 
 
 def _records(letters: DataFrame) -> DataFrame:

@@ -240,11 +240,10 @@ def _unfit(query: ResolvedQuery, where: str, reasons: list[str], is_warning: boo
         else []
     )
     shown = "; ".join([*(one_line(reason, _MAX_REASON) for reason in reasons[:_MAX_REASONS]), *more])
-    return Diagnostic(
+    return Diagnostic.of(
+        "MZ230.topic-schema",
         severity="warning" if is_warning else "error",
-        code="MZ230",
-        summary=f"The topic's schema and the columns of {query.address} differ",
-        detail=f"{where}: {shown}.",
-        hint="correct the columns, or register another version of the schema.",
         address=query.address,
+        where=where,
+        shown=shown,
     )

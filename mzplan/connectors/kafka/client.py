@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.kafka.options import librdkafka_options, route
-from mzplan.model.diagnostics import Diagnostic, MzplanError, ProblemKind
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 
 _SLICE_S = 0.4
 # If no broker listens at any address, the client reports that soon. Waiting for the full time limit doesn't
@@ -43,13 +43,9 @@ class ClusterError(MzplanError):
     """An error that a cluster reports, or a failure to connect to it. Has one diagnostic, about one query."""
 
 
-def cluster_error(
-    query: ResolvedQuery, code: str, summary: str, detail: str, hint: str, *, kind: ProblemKind = ""
-) -> ClusterError:
+def cluster_error(query: ResolvedQuery, message: str, **values: Any) -> ClusterError:
     """Return a ClusterError of a query."""
-    return ClusterError(
-        Diagnostic(code=code, kind=kind, summary=summary, detail=detail, hint=hint, address=query.address)
-    )
+    return ClusterError(Diagnostic.of(message, address=query.address, **values))
 
 
 def new_client(query: ResolvedQuery, options: Mapping[str, Any]) -> Client:
@@ -86,15 +82,7 @@ def _require_token(query: ResolvedQuery, options: Mapping[str, Any]) -> None:
         raise
     except Exception as problem:  # AWS's client may raise anything
         message = str(problem).splitlines()[0][:300] if str(problem) else type(problem).__name__
-        raise cluster_error(
-            query,
-            "MZ051",
-            "AWS gives no credentials for Kafka",
-            f"{message.rstrip('.')}.",
-            "check the key and role of the aws connection, or the credentials of the machine where the query "
-            "runs.",
-            kind="refused-login",
-        ) from None
+        raise cluster_error(query, "MZ051.aws-gives", text=message.rstrip(".")) from None
 
 
 def answer(client: Client, query: ResolvedQuery, future: Future[Any], topic: str = "") -> Any:
@@ -132,25 +120,11 @@ def _classify(
     where = route(query)
     for name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"):
         if name in by_name:
-            return cluster_error(
-                query,
-                "MZ051",
-                "Kafka refused the credentials",
-                f"{where}: {_message(by_name[name])}.",
-                "check security.protocol, sasl.mechanism, username and password of the connection.",
-                kind="refused-login",
-            )
+            return cluster_error(query, "MZ051.kafka-refused", where=where, text=_message(by_name[name]))
     for name in ("_SSL", "_BAD_MSG", "_TRANSPORT"):
         # A broker that requires a client certificate closes the connection; only the text shows why.
         if name in by_name and (name != "_TRANSPORT" or "SSL routines" in by_name[name].str()):
-            return cluster_error(
-                query,
-                "MZ051",
-                "Kafka and the connection don't agree on encryption",
-                f"{where}: {_message(by_name[name])}.",
-                "check security.protocol, ssl.ca and ssl.certificate of the connection.",
-                kind="refused-login",
-            )
+            return cluster_error(query, "MZ051.kafka-connection", where=where, text=_message(by_name[name]))
     topic = topic or query.body.get("topic", "")
     if by_name.keys() & {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}:
         return not_allowed(query, topic)
@@ -159,11 +133,9 @@ def _classify(
     causes = [by_name[name] for name in ("_RESOLVE", "_TRANSPORT") if name in by_name]
     return cluster_error(
         query,
-        "MZ050",
-        "Kafka can't be reached",
-        f"{where}: {_message(causes[0]) if causes else f'no answer within {PROBE_TIMEOUT_S:.0f} s'}.",
-        "check `brokers` of the connection, and that the brokers run and are reachable from here.",
-        kind="unreachable",
+        "MZ050.kafka-cannot",
+        where=where,
+        reason=_message(causes[0]) if causes else f"no answer within {PROBE_TIMEOUT_S:.0f} s",
     )
 
 
@@ -181,12 +153,12 @@ def _message(problem: KafkaError) -> str:
 def _no_topic(query: ResolvedQuery, topic: str) -> ClusterError:
     return cluster_error(
         query,
-        "MZ052",
-        f"Topic {topic} does not exist",
-        f"{route(query)} has no topic {topic!r}; a {query.address.kind} doesn't create one.",
-        f"create it: kafka-topics.sh --bootstrap-server {_first_broker(query)} --create "
-        f"--topic {shlex.quote(topic)}",
-        kind="not-found",
+        "MZ052.topic-not",
+        topic=topic,
+        route=route(query),
+        kind_=query.address.kind,
+        first_broker=_first_broker(query),
+        quote=shlex.quote(topic),
     )
 
 
@@ -194,11 +166,15 @@ def not_allowed(query: ResolvedQuery, topic: str) -> ClusterError:
     done, operation = ("written", "Write") if query.address.writes_target else ("read", "Read")
     return cluster_error(
         query,
-        "MZ054",
-        f"Topic {topic} may not be {done}",
-        f"{route(query)} doesn't allow {user_of(query)!r} to {operation.lower()} it.",
-        f"{allow(query)} --operation {operation} --operation Describe --topic {shlex.quote(topic)}",
-        kind="no-permission",
+        "MZ054.topic-not",
+        topic=topic,
+        done=done,
+        route=route(query),
+        user_of=user_of(query),
+        operation=operation.lower(),
+        allow=allow(query),
+        acl_operation=operation,
+        quote=shlex.quote(topic),
     )
 
 
@@ -216,11 +192,10 @@ def user_of(query: ResolvedQuery) -> str:
 def _unreadable(query: ResolvedQuery, problem: OSError) -> ClusterError:
     return cluster_error(
         query,
-        "MZ051",
-        "A TLS file can't be read",
-        f"{query.link.address}: {problem.filename}: {problem.strerror}.",
-        "check ssl.ca and ssl.certificate: PEM files where the query runs, relative to the project's folder.",
-        kind="refused-login",
+        "MZ051.tls-file",
+        resource=query.link.address,
+        filename=problem.filename,
+        strerror=problem.strerror,
     )
 
 
@@ -232,14 +207,7 @@ def _unusable(query: ResolvedQuery, problem: Exception) -> ClusterError:
     setting = _SETTING.search(text)
     where = f" {setting[0].removesuffix('.pem')}" if setting else ""
     return cluster_error(
-        query,
-        "MZ174",
-        f"The Kafka client can't use{where or ' the settings of the connection'}",
-        "It accepts certificates and keys only as complete PEM."
-        if where.startswith(" ssl.")
-        else "The client refused it before it sent anything.",
-        "set ssl.ca and ssl.certificate to PEM files where the query runs, and ssl.key to a key without a "
-        "passphrase.",
+        query, "MZ174.kafka-client" if where.startswith(" ssl.") else "MZ174.kafka-client-cannot", where=where
     )
 
 

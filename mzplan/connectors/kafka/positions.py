@@ -29,7 +29,7 @@ from mzplan.connectors.kafka.offsets import (
 )
 from mzplan.connectors.kafka.options import route
 from mzplan.connectors.kafka.probe import KafkaProbe, identify, topic_difference, topics_in
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, refusal
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.losses import FirstCopy, Loss
 from mzplan.model.times import instant_text
 from mzplan.warehouse.checkpoint_log import CheckpointLog
@@ -218,12 +218,12 @@ class KafkaPositions:
         end_offsets = {p: min(end_offsets[p], next_offsets.get(p, 0)) for p in present}
         parts = sorted(p for p in present if first_records[p].offset < end_offsets[p])
         if not parts:
-            raise refusal(
-                "MZ278",
-                f"{query.address} has not read the records {_range_text(start, end)} yet",
-                f"{route(query)}, {topics_text(query)}: the source will read them by itself.",
-                "to get a second copy of them, wait until the source has read them (mzplan status).",
+            raise error(
+                "MZ278.not-read",
                 address=query.address,
+                range_text=_range_text(start, end),
+                route=route(query),
+                topics_text=topics_text(query),
             )
         return as_position({p: first_records[p].offset for p in parts}), as_position(
             {p: end_offsets[p] for p in parts}
@@ -243,15 +243,13 @@ def _ranges_read(log: CheckpointLog) -> dict[Part, range]:
 
 
 def _offsets_gone(query: ResolvedQuery, problems: list[str]) -> Diagnostic:
-    return Diagnostic(
-        code="MZ067",
-        kind="offsets-gone",
-        summary=f"{query.address} can't continue where it stopped",
-        detail=f"{route(query)}, {topics_text(query)}: {'; '.join(problems)}. They were deleted.",
-        hint="set on_upstream_change: reset-earliest | reset-latest | translate-timestamp in the source; or "
-        f"{start_over_hint(query)}",
+    return Diagnostic.of(
+        "MZ067.cannot-continue",
         address=query.address,
-        exit_code=ExitCode.REFUSED,
+        route=route(query),
+        topics_text=topics_text(query),
+        problems="; ".join(problems),
+        start_over_hint=start_over_hint(query),
     )
 
 
@@ -260,23 +258,20 @@ def _range_gone(query: ResolvedQuery, start: int, end: int, oldest_times: Mappin
     with it."""
     where = f"{route(query)}, {topics_text(query)}"
     if not oldest_times:
-        return refusal(
-            "MZ277",
-            f"{query.address} has no records {_range_text(start, end)}",
-            f"{where}: no record has a timestamp in that range.",
-            "look at the timestamps of the records, and at the topic's message.timestamp.type.",
-            address=query.address,
+        return error(
+            "MZ277.no-records", address=query.address, range_text=_range_text(start, end), where=where
         )
     oldest = "; ".join(
         f"{part_name(part, query)}: the oldest is from {instant_text(t)}"
         for part, t in sorted(oldest_times.items())
     )
-    return refusal(
-        "MZ277",
-        f"Records of {query.address} {_range_text(start, end)} may be gone",
-        f"{where}: {oldest}. Older records were deleted, and some of them may be in that range.",
-        f"use the complete part: --from {instant_text(max(oldest_times.values()) + 1)} or later.",
+    return error(
+        "MZ277.records-gone",
         address=query.address,
+        range_text=_range_text(start, end),
+        where=where,
+        oldest=oldest,
+        instant_text=instant_text(max(oldest_times.values()) + 1),
     )
 
 

@@ -28,7 +28,7 @@ from mzplan.connectors.kafka.client import (
     options_of,
 )
 from mzplan.connectors.kafka.options import route
-from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.words import nearest
 
 # Seconds for which a client, and a failure to reach a cluster, are cached.
@@ -133,23 +133,12 @@ def _matching(client: Client, query: ResolvedQuery) -> list[str]:
         topics = sorted(topic for topic in known if re.fullmatch(pattern, topic))
     except re.error as problem:
         raise cluster_error(
-            query,
-            "MZ052",
-            f"topic_pattern {pattern} isn't a regular expression",
-            f"{str(problem).capitalize()}.",
-            "correct it.",
+            query, "MZ052.topic-pattern", pattern=pattern, capitalize=str(problem).capitalize()
         ) from None
     except KafkaException as problem:
         raise classified(query, problem) from None
     if not topics:
-        raise cluster_error(
-            query,
-            "MZ052",
-            f"No topic matches {pattern}",
-            f"{route(query)} has no topic whose whole name matches.",
-            "correct topic_pattern, or create a topic.",
-            kind="not-found",
-        )
+        raise cluster_error(query, "MZ052.no-topic", pattern=pattern, route=route(query))
     return topics
 
 
@@ -224,13 +213,10 @@ def compare_upstreams(
     difference = topic_difference(recorded, found)
     if difference is None:
         return None
-    return Diagnostic(
-        code="MZ043",
-        kind="another-upstream",
-        summary=f"{query.address} would read another upstream",
-        detail=f"{route(query)}: {difference}. The checkpoint's offsets belong to the former one.",
-        hint="point the connection back; or set on_upstream_change: accept | reset-earliest | reset-latest | "
-        f"translate-timestamp in the source; or {start_over_hint(query)}",
+    return Diagnostic.of(
+        "MZ043.read-another-upstream",
         address=query.address,
-        exit_code=ExitCode.REFUSED,
+        route=route(query),
+        difference=difference,
+        start_over_hint=start_over_hint(query),
     )

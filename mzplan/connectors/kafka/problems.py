@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 from confluent_kafka import KafkaException
 
@@ -13,7 +14,7 @@ from mzplan.connectors.kafka.client import allow, user_of
 from mzplan.connectors.kafka.options import route, transaction_options
 from mzplan.connectors.kafka.step_record import KafkaStepRecord
 from mzplan.connectors.kafka.transaction import KafkaTransaction, TransactionError
-from mzplan.model.diagnostics import Diagnostic, MzplanError, ProblemKind, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
 _DENIED = {
@@ -60,28 +61,16 @@ class KafkaProblems:
         if name in _DENIED:
             return self._denied(name, transaction.name)
         if name in _UNREACHABLE:
-            return self._error(
-                "MZ050",
-                "Kafka can't be reached",
-                f"{text or name}. Nothing of the step was committed; mzplan tries again.",
-                "check that the brokers run and are reachable from where the query runs.",
-            )
+            return self._error("MZ050.kafka-cannot-reached", text=text or name)
         if name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
-            return self._error(
-                "MZ051", "Kafka refused the credentials", f"{text}.", "check security of the connection."
-            )
+            return self._error("MZ051.kafka-refused-credentials", text=text)
         if name in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"):
-            return self._error("MZ052", f"Topic {transaction.topic} does not exist", f"{text}.", "create it.")
+            return self._error("MZ052.topic-not-exist", topic=transaction.topic, text=text)
         if name in FENCED or name == "INVALID_TRANSACTION_TIMEOUT":
             return self._too_long(name, transaction.timeout_ms)
         if name == _TOO_LARGE:
             return self._too_large(text)
-        return self._error(
-            "MZ059",
-            f"Kafka refused a batch of {self._query.address}",
-            f"{text or name} ({name}). Nothing of the step was committed.",
-            "correct the topic's settings or the sink's select and where; the batch is tried again.",
-        )
+        return self._error("MZ059.kafka-refused", text=text or name, name=name)
 
     @contextlib.contextmanager
     def explaining(self, transaction: KafkaTransaction) -> Iterator[None]:
@@ -102,12 +91,13 @@ class KafkaProblems:
         resource, option, operation = _DENIED[name]
         named = {"name": shlex.quote(id_), "topic": shlex.quote(self._query.body["topic"])}
         return self._error(
-            "MZ054",
-            f"Kafka doesn't allow {self._query.address} to use its {resource}",
-            f"{user_of(self._query)!r} may not use it. Exactly-once delivery needs Write on the "
-            f"transactional id {id_}, Read on the group {id_}, and Write and Read on the topic.",
-            f"{allow(self._query)} --operation {operation} {option.format(**named)}; "
-            "or set delivery: at-least-once.",
+            "MZ054.kafka-not",
+            resource=resource,
+            user_of=user_of(self._query),
+            id=id_,
+            allow=allow(self._query),
+            operation=operation,
+            option=option.format(**named),
         )
 
     def _too_large(self, text: str) -> MzplanError:
@@ -116,12 +106,7 @@ class KafkaProblems:
         limit = f"max.message.bytes of topic {topic}"
         if text.startswith(_NOT_SENT):
             limit = f"max.request.size in the options of {self._query.link.address} (1000000 by default)"
-        return self._error(
-            "MZ059",
-            f"A record of {self._query.address} is larger than {limit}",
-            f"{text}. Nothing of the step was committed.",
-            f"raise {limit.partition(' (')[0]}, or select fewer columns in the sink; mzplan tries again.",
-        )
+        return self._error("MZ059.record-larger", limit=limit, text=text, setting=limit.partition(" (")[0])
 
     def _too_long(self, name: str, timeout_ms: int) -> MzplanError:
         if name == "INVALID_TRANSACTION_TIMEOUT":
@@ -133,68 +118,30 @@ class KafkaProblems:
                 "raise `transaction_timeout` in the sink, or make its steps smaller with "
                 "`max_files_per_trigger`."
             )
-        return self._error(
-            "MZ086",
-            f"A transaction of {self._query.address} exceeds a time limit",
-            f"transaction_timeout is {timeout_ms / 1000:g} s, and {why}.",
-            hint,
-        )
+        return self._error("MZ086.transaction-exceeds", timeout=timeout_ms / 1000, why=why, how=hint)
 
     def outpaced(self, id_: str) -> MzplanError:
-        return self._error(
-            "MZ068",
-            f"Another program also writes as {self._query.address}",
-            f"It keeps using the transactional id {id_}, or committing offsets of the consumer group {id_}.",
-            "find and stop the other program: perhaps a second project with the same state, or a copy of "
-            "this project.",
-        )
+        return self._error("MZ068.another-program", id=id_)
 
     def newer(self, recorded: KafkaStepRecord) -> MzplanError:
         if recorded.generation > self._query.description.generation:
-            return self._error(
-                "MZ068",
-                f"{self._query.address} was replaced",
-                f"Generation {recorded.generation} writes to the topic now; this one no longer does.",
-                "nothing to do: the newer generation continues.",
-            )
-        return self._error(
-            "MZ068",
-            f"{self._query.address} is written by a newer runner",
-            f"A runner with epoch {recorded.epoch} has taken over. This runner has an older epoch, so it no "
-            "longer writes.",
-            "nothing to do: this runner was isolated or frozen, and the other one continues.",
-        )
+            return self._error("MZ068.replaced", generation=recorded.generation)
+        return self._error("MZ068.written-newer", epoch=recorded.epoch)
 
     def target_restored(self, difference: str) -> MzplanError:
         return self._error(
-            "MZ069",
-            f"{self._query.address} and its target disagree about the written steps",
-            f"{difference[0].upper()}{difference[1:]}. The topic, the group or the checkpoint was restored "
-            "or removed.",
-            self._replace_hint(),
-            kind="target-restored",
+            "MZ069.target-disagree",
+            first_letter=difference[0].upper(),
+            difference=difference[1:],
+            replace_hint=self._replace_hint(),
         )
 
     def in_doubt(self, step: int) -> MzplanError:
-        return self._error(
-            "MZ087",
-            f"It isn't known whether step {step} of {self._query.address} was written",
-            "The query stopped while it was writing the step, and Kafka has since dropped the offsets of its "
-            "consumer group (offsets.retention.minutes).",
-            "look for the step's rows at the end of the topic, which has all of them or none. If they are "
-            "missing, or duplicates are acceptable, apply delivery: at-least-once, wait until one step is "
-            "written, and change it back. Otherwise, " + self._replace_hint(),
-        )
+        return self._error("MZ087.not-known", step=step, replace_hint=self._replace_hint())
 
     def expired(self, step: int) -> Diagnostic:
-        return Diagnostic(
-            severity="warning",
-            code="MZ087",
-            summary=f"Kafka has forgotten which steps of {self._query.address} are written",
-            detail=f"{self._where}: the brokers dropped the offsets of the sink's consumer group "
-            f"(offsets.retention.minutes). No step was unfinished, so the sink continues with step {step} "
-            "and loses nothing.",
-            address=self._query.address,
+        return Diagnostic.of(
+            "MZ087.kafka-forgotten", address=self._query.address, where=self._where, step=step
         )
 
     def not_a_step_record(self, id_: str, why: str) -> MzplanError:
@@ -208,7 +155,5 @@ class KafkaProblems:
             f"{self._query.address} --allow-replace"
         )
 
-    def _error(
-        self, code: str, summary: str, detail: str, hint: str, *, kind: ProblemKind = ""
-    ) -> MzplanError:
-        return error(code, summary, f"{self._where}: {detail}", hint, address=self._query.address, kind=kind)
+    def _error(self, message: str, **values: Any) -> MzplanError:
+        return error(message, address=self._query.address, where=self._where, **values)

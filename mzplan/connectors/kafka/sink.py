@@ -84,12 +84,14 @@ class KafkaSink(SinkConnector):
         fix = f"leave such rows out: where: {keys[0]} IS NOT NULL" if keys else "add `key: [COLUMN]`"
         declare = ", or declare the column NOT NULL in the source" if keys else ""
         return (
-            Diagnostic(
-                code="MZ055",
-                summary=f"Topic {topic} refuses records without a key",
-                detail=f"{route(query)}: the topic is compacted, and {reason}. Brokers refuse such records.",
-                hint=f"{fix}{declare}; or write to a topic that isn't compacted.",
+            Diagnostic.of(
+                "MZ055.topic-refuses",
                 address=query.address,
+                topic=topic,
+                route=route(query),
+                reason=reason,
+                fix=fix,
+                declare=declare,
             ),
         )
 

@@ -91,14 +91,7 @@ def java_kafka_options(aws: ResolvedConnection) -> dict[str, str]:
     """Return the options of Java's Kafka client for IAM sign-in. Raises MzplanError MZ130."""
     body = aws.body
     if "access_key_id" in body and "role_arn" not in body:
-        raise error(
-            "MZ130",
-            f"{aws.address} can't be used for Kafka",
-            "Java's Kafka client uses an access key only to assume a role.",
-            f"set `role_arn` in {aws.address}; or remove the key, and give it to the runner and the "
-            "executors (AWS_ACCESS_KEY_ID, an instance profile, …).",
-            address=aws.address,
-        )
+        raise error("MZ130.cannot-used", address=aws.address)
     options = {
         "awsRoleArn": body.get("role_arn"),
         "awsRoleSessionName": _SESSION if "role_arn" in body else None,
@@ -120,13 +113,7 @@ def librdkafka_options(aws: ResolvedConnection) -> dict[str, Any]:
     """Return the settings of librdkafka for IAM sign-in. Raises MzplanError MZ130."""
     body = aws.body
     if "region" not in body:
-        raise error(
-            "MZ130",
-            f"{aws.address} has no region",
-            "Kafka's IAM sign-in needs the region of the cluster.",
-            f"set `region` in {aws.address}.",
-            address=aws.address,
-        )
+        raise error("MZ130.no-region", address=aws.address)
     java_kafka_options(aws)  # refuse settings that Java's client can't use
     names = ("access_key_id", "secret_access_key", "session_token", "region", "role_arn")
     token = Token(settings={name: body[name] for name in names if name in body})
@@ -283,11 +270,10 @@ def _missing_packages(query: ResolvedQuery) -> MzplanError:
     jars = installed_line().compatible(packages)
     leave_out = f" --conf spark.jars.excludes={','.join(excluded)}" if excluded else ""
     return error(
-        "MZ129",
-        f"Spark runs without the jars that {link.address} needs",
-        f"They are {', '.join(jars)}. Spark loads jars only when it starts.",
-        "restart the runner: mzplan down, then mzplan apply; for spark-submit, add "
-        f"--packages {','.join(jars)}{leave_out}",
+        "MZ129.spark-runs",
         address=query.address,
-        kind="unfit",
+        resource=link.address,
+        jars=jars,
+        jar_list=",".join(jars),
+        leave_out=leave_out,
     )

@@ -222,10 +222,12 @@ def _limited(query: ResolvedQuery, folder: str, look: Callable[[], Result]) -> R
 
 
 def _problem(query: ResolvedQuery, folder: str, summary: str, hint: str) -> Diagnostic:
-    return Diagnostic(
-        code="MZ057",
-        summary=summary,
-        detail=f"{query.link.address} ({query.link.body['path']}): {folder}, where the query runs.",
-        hint=hint,
+    return Diagnostic.of(
+        "MZ057.where-query",
         address=query.address,
+        what=summary,
+        resource=query.link.address,
+        path=query.link.body["path"],
+        folder=folder,
+        how=hint,
     )

@@ -107,11 +107,7 @@ def _hop(tunnel: ResolvedConnection, directory: str) -> Hop:
             known_hosts = read_pem_text(path)
         except OSError as problem:
             raise error(
-                "MZ120",
-                f"The known hosts of {tunnel.address} can't be read",
-                f"{path}: {problem.strerror or problem}.",
-                "set known_hosts to a path that exists where the query runs; or list the keys in host_keys.",
-                address=tunnel.address,
+                "MZ120.known-hosts", address=tunnel.address, path=path, strerror=problem.strerror or problem
             ) from None
     return Hop(
         name=str(tunnel.address),

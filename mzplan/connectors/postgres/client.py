@@ -63,12 +63,11 @@ def _require_certificates(query: ResolvedQuery) -> None:
         return  # libpq reports it if it needs the file
     except OSError as problem:
         raise error(
-            "MZ174",
-            f"The certificates of {query.link.address} can't be read",
-            f"{ca}: {problem.strerror or problem}.",
-            "set tls.ca to a PEM file that exists where the query runs. A relative path starts at the "
-            "project's folder.",
+            "MZ174.certificates-cannot",
             address=query.address,
+            resource=query.link.address,
+            ca=ca,
+            strerror=problem.strerror or problem,
         ) from None
 
 

@@ -73,13 +73,7 @@ def sink_ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     """
     unknown = [output.name for output in outputs if output.type is None]
     if unknown and not query.body["create"]:
-        raise error(
-            "MZ301",
-            f"The table of {query.address} can't be printed: only Spark knows a type",
-            f"select computes {', '.join(unknown)}, and this command has no Spark.",
-            "write CAST(… AS DECIMAL(12,2)) AS name in select; or let mzplan apply print the table.",
-            address=query.address,
-        )
+        raise error("MZ301.table-cannot", address=query.address, unknown=unknown)
     role, staging = role_of(query.link.body), query.body["staging_schema"]
     schema_in_name, name = split_name(query.body["table"])
     schema = schema_in_name or PUBLIC

@@ -99,10 +99,8 @@ class Check:
         """Return whether the server grants the privilege in a SQL expression."""
         return bool(self._row(f"SELECT {statement}", values)[0])
 
-    def _problem(
-        self, code: str, summary: str, why: str, fix: str, *, severity: Severity = "error"
-    ) -> Diagnostic:
-        return diagnose(self._query, code, summary, why, fix, severity=severity)
+    def _problem(self, message: str, *, severity: Severity | None = None, **values: Any) -> Diagnostic:
+        return diagnose(self._query, message, severity=severity, **values)
 
 
 # The current WAL position's timeline. The control file may lag: it has the last checkpoint's timeline.
@@ -216,12 +214,11 @@ def compare_target(
         )
         return [refused_or_accepted(query, _target_behind(query, why_missing, last_step, since))]
     if promoted:
-        summary = f"The server of {query.address} was promoted or restored, and lost nothing"
-        why = (
-            f"{_timelines(recorded, current)}, and it holds step {last_step}, the last step that the "
-            "checkpoint recorded as written."
-        )
-        return [diagnose(query, "MZ043", summary, why, severity="notice")]
+        return [
+            diagnose(
+                query, "MZ043.server-promoted", timelines=_timelines(recorded, current), last_step=last_step
+            )
+        ]
     return []
 
 
@@ -261,14 +258,9 @@ def _timelines(recorded: Mapping[str, Any], current: Mapping[str, Any] | None) -
 def _target_behind(query: ResolvedQuery, missing: str, last_step: int, since: str) -> Diagnostic:
     return diagnose(
         query,
-        "MZ069",
-        f"The target of {query.address} is missing steps that its checkpoint recorded as written",
-        f"{missing} (schema {query.body['staging_schema']}), and the checkpoint continues after step "
-        f"{last_step}.{since}",
-        "restore a newer backup of the database, or the checkpoint's backup from the same time; or set "
-        "on_target_change: accept in the sink, "
-        f"and run mzplan replay {query.address} --missing; or write all rows again: mzplan apply --replace "
-        f"{query.address} --allow-replace (with append, empty the table first).",
-        kind="target-restored",
-        refused=True,
+        "MZ069.target-missing-steps",
+        missing=missing,
+        staging_schema=query.body["staging_schema"],
+        last_step=last_step,
+        since=since,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
 from mzplan.connectors.api.upstreams import start_over_hint
 from mzplan.connectors.network.tunnels import ROLE, tunnel_problem
 from mzplan.connectors.postgres.types import shown
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, ProblemKind, Severity
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, Severity
 
 _SHUTDOWN_STATES = "57P"  # prefix of SQLSTATEs for a server or session that is shutting down or starting up
 
@@ -21,31 +22,10 @@ def route(connection: ResolvedConnection) -> str:
 
 
 def diagnose(
-    query: ResolvedQuery,
-    code: str,
-    summary: str,
-    why: str,
-    fix: str = "",
-    *,
-    at: str = "",
-    severity: Severity = "error",
-    refused: bool = False,
-    kind: ProblemKind = "",
+    query: ResolvedQuery, message: str, *, severity: Severity | None = None, **values: Any
 ) -> Diagnostic:
-    """Return a diagnostic about a query. Its detail is `{route}{at}: {why}`.
-
-    `at`: the object on the server, such as `, table orders`.
-    """
-    return Diagnostic(
-        severity=severity,
-        code=code,
-        kind=kind,
-        summary=summary,
-        detail=f"{route(query.link)}{at}: {why}",
-        hint=fix,
-        address=query.address,
-        exit_code=ExitCode.REFUSED if refused else ExitCode.ERROR,
-    )
+    """Return a diagnostic about a query. Its texts may also use `address` and `route`."""
+    return Diagnostic.of(message, address=query.address, severity=severity, route=route(query.link), **values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +33,9 @@ class Problem:
     """One kind of problem of a query, as format strings.
 
     They may use the values that `diagnostic` gets, and also `address`, `user`, `role` (the user as SQL) and
-    `start_over` (a hint how to start a source over). `at`: see `diagnose`.
+    `start_over` (a hint how to start a source over).
+
+    `at`: the object on the server, such as `, table orders`.
     """
 
     code: str
@@ -74,7 +56,14 @@ class Problem:
         summary, why, fix, at = (
             text.format(**fields, **values) for text in (self.summary, self.detail, self.fix, self.at)
         )
-        return diagnose(query, self.code, summary, why, fix, at=at, refused=self.is_refusal)
+        return Diagnostic(
+            code=self.code,
+            summary=summary,
+            detail=f"{route(query.link)}{at}: {why}",
+            hint=fix,
+            address=query.address,
+            exit_code=ExitCode.REFUSED if self.is_refusal else ExitCode.ERROR,
+        )
 
     def error(self, query: ResolvedQuery, **values: object) -> MzplanError:
         return MzplanError(self.diagnostic(query, **values))
@@ -94,18 +83,11 @@ def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
     signs = ("password", "authentication", "no pg_hba.conf entry", f'role "{body["user"]}"')
     if any(sign in text for sign in signs):
         fix = f"check user and password of {link.address}, and pg_hba.conf on the server."
-        return diagnose(query, "MZ051", "PostgreSQL refused the credentials", f"{text}.", fix)
+        return diagnose(query, "MZ051.postgresql-refused", text=text, fix=fix)
     if "database" in text and "does not exist" in text:
         fix = f"create it (CREATE DATABASE), or correct `database` in {link.address}."
-        return diagnose(query, "MZ052", f"Database {body['database']} does not exist", f"{text}.", fix)
-    return diagnose(
-        query,
-        "MZ050",
-        "PostgreSQL can't be reached",
-        f"{text}.",
-        f"check host, port and tls of {link.address}, and the network from where the query runs.",
-        kind="unreachable",
-    )
+        return diagnose(query, "MZ052.database-not", database=body["database"], text=text, fix=fix)
+    return diagnose(query, "MZ050.postgresql-cannot", text=text, resource=link.address)
 
 
 def state_of(problem: BaseException) -> str | None:

@@ -82,12 +82,7 @@ def role_of(connection: Mapping[str, Any]) -> str:
     """
     user: str = connection["user"]
     for reference in references_in(user):
-        raise error(
-            "MZ301",
-            "The role that gets the privileges is unknown here",
-            f"user is the secret reference {reference}, which only the query's process resolves.",
-            "set `user` to the role's name, or to ${var.NAME}: it is not a secret.",
-        )
+        raise error("MZ301.role-gets", reference=reference)
     return shown(user)
 
 

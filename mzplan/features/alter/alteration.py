@@ -277,10 +277,6 @@ def _other_changes_notice(addresses: Sequence[Address]) -> Diagnostic:
     """Return MZ145 for changes in the files that aren't part of the transaction."""
     listed = ", ".join(map(str, addresses[:_MAX_LISTED])) + (" …" if len(addresses) > _MAX_LISTED else "")
     number = count(len(addresses), "other change")
-    return Diagnostic(
-        severity="notice",
-        code="MZ145",
-        summary=f"{number} in the files {'is' if len(addresses) == 1 else 'are'} left out",
-        detail=f"Not committed yet, and not part of this statement: {listed}.",
-        hint="`mzplan plan` shows them, `mzplan apply` commits them.",
+    return Diagnostic.of(
+        "MZ145.files-left", number=number, verb="is" if len(addresses) == 1 else "are", listed=listed
     )

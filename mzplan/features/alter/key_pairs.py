@@ -105,11 +105,7 @@ class NewKeys:
         except OSError as problem:
             self._discard()
             raise error(
-                "MZ035",
-                f"A new key can't be written: {problem.strerror or problem}",
-                f"{self._folder.path(name)}: nothing was changed.",
-                "let mzplan write to keys/ (mode 0700), or set them by hand: "
-                "ALTER CONNECTION … SET (PRIVATE KEY = SECRET '…', SECONDARY KEY = SECRET '…').",
+                "MZ035.new-key", strerror=problem.strerror or problem, path=self._folder.path(name)
             ) from None
 
 

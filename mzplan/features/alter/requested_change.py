@@ -140,10 +140,4 @@ def _within(at: tuple[int, int], span: tuple[tuple[int, int], tuple[int, int]]) 
 
 def default_error(address: Address, path: Sequence[str]) -> Diagnostic:
     name = ".".join(path)
-    return Diagnostic(
-        code="MZ075",
-        summary=f"{name} of {address} is one of the project's defaults",
-        detail="If it is removed here, `defaults` set it again. Other resources use this default too.",
-        hint="edit the files by hand, then run `mzplan apply`; or SET the option to another value.",
-        address=address,
-    )
+    return Diagnostic.of("MZ075.one-project", address=address, name=name)

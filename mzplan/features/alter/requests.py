@@ -32,12 +32,7 @@ def requested_change(
     """Return the requested change, or a notice if the resource doesn't exist (IF EXISTS)."""
     kind, name = statement.kind, statement.name
     if statement.if_exists and _address(kind, name) not in resources:
-        return Diagnostic(
-            severity="notice",
-            code="MZ073",
-            summary=f"There is no {kind} {name.text}",
-            detail="The statement says IF EXISTS, so nothing is done.",
-        )
+        return Diagnostic.of("MZ073.no-statement-says", kind_=kind, text=name.text)
     resource = find_named(resources, text, kind, name)
     match statement:
         case RotateKeys():

@@ -304,33 +304,13 @@ def _identity(diagnostic: Diagnostic) -> tuple[Any, ...]:
 
 def _named_by_view(user: Address, through: Sequence[str], read: Address) -> MzplanError:
     views = ", ".join(f"view.{name}" for name in through)
-    return error(
-        "MZ304",
-        f"The SQL of {views} uses {read.name}",
-        f"{user} reads {read} through that SQL (materialize: false), which ALTER doesn't edit.",
-        f"rename it in the files, with `lifecycle: {{moved_from: {read.name}}}`; then mzplan apply.",
-        address=read,
-    )
+    return error("MZ304.sql-uses", address=read, views=views, name=read.name, user=user)
 
 
 def _uncommitted_notice(address: Address) -> Diagnostic:
-    return Diagnostic(
-        severity="notice",
-        code="MZ145",
-        kind="uncommitted",
-        summary=f"{address} is not committed yet",
-        detail="The statement therefore only edits the file.",
-        hint="`mzplan apply` creates it.",
-        address=address,
-    )
+    return Diagnostic.of("MZ145.not-committed", address=address)
 
 
 def _mistakes_notice(mistakes: Sequence[Diagnostic]) -> Diagnostic:
     first = mistakes[0]
-    return Diagnostic(
-        severity="notice",
-        code="MZ146",
-        summary=f"The files have {count(len(mistakes), 'mistake')} outside the statement",
-        detail=f"The first mistake: {first.summary} ({first.range}).",
-        hint="`mzplan validate` shows every mistake. `mzplan apply` fails until they are corrected.",
-    )
+    return Diagnostic.of("MZ146.files-outside", number=len(mistakes), what=first.summary, place=first.range)

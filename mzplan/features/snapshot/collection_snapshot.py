@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import ResourceState, unknown_address
 from mzplan.operations.connections import require_here
 from mzplan.operations.project import TO_RUN, Project, Reporter, read_state, unreadable, why_nothing_runs
@@ -122,7 +122,7 @@ def _no_collection(resource: ResourceState) -> MzplanError:
 
 
 def _refused(address: Address, summary: str, detail: str, hint: str) -> MzplanError:
-    return error("MZ094", summary, detail, hint, address=address, exit_code=ExitCode.USAGE)
+    return error("MZ094.other", address=address, what=summary, why=detail, how=hint)
 
 
 @contextmanager
@@ -131,21 +131,8 @@ def _readable(address: Address) -> Iterator[None]:
     try:
         yield
     except GoneError as gone:
-        raise error(
-            "MZ091",
-            f"The collection of {address} can no longer be read as of that step",
-            str(gone),
-            "read a later step with --as-of, or the newest one without it.",
-            address=address,
-        ) from None
+        raise error("MZ091.collection-no", address=address, gone=gone) from None
     except ConditionError as problem:
-        raise error(
-            "MZ019",
-            "The condition of --where can't be evaluated",
-            f"{problem}.",
-            "write a condition in DataFusion's SQL: columns as declared, text in '…'.",
-            address=address,
-            exit_code=ExitCode.USAGE,
-        ) from None
+        raise error("MZ019.condition-where", address=address, problem=problem) from None
     except OSError as problem:
         raise unreadable(f"The collection of {address} can't be read", problem, address) from None

@@ -17,7 +17,7 @@ from mzplan.connectors.catalogue import find_connector, own_connectors
 from mzplan.connectors.delta.table import column_types
 from mzplan.features.state.edit_plans import plan_adopt
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
@@ -201,13 +201,5 @@ def _discard(project: Project, id_: str) -> None:
 def _refused(address: Address, problem: NotAdoptableError | OSError) -> MzplanError:
     reasons = problem.reasons if isinstance(problem, NotAdoptableError) else (f"{problem}.",)
     return MzplanError(
-        Diagnostic(
-            code="MZ165",
-            summary=f"{address} can't adopt this checkpoint and table",
-            detail=reason,
-            hint="docs/how-to/adopt-a-query.md explains which queries can be adopted, and how.",
-            address=address,
-            exit_code=ExitCode.REFUSED,
-        )
-        for reason in reasons
+        Diagnostic.of("MZ165.cannot-adopt", address=address, reason=reason) for reason in reasons
     )

@@ -17,7 +17,7 @@ from mzplan.cli.streams import write_bytes
 from mzplan.host.files import read_bounded
 from mzplan.model.address import ID, Address, natural, natural_item
 from mzplan.model.codec import encode
-from mzplan.model.diagnostics import ExitCode, error, usage_error
+from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.state import committed_record
@@ -222,10 +222,7 @@ def _read(file: str) -> tuple[bytes, str]:
         return read_bounded(file), file
     except OSError as problem:
         raise error(
-            "MZ030",
-            f"Cannot read {file}",
-            f"{problem.strerror or problem}.",
-            "name a file written by `state pull`.",
+            "MZ030.cannot-read-name-file-written", file=file, strerror=problem.strerror or problem
         ) from None
 
 
@@ -248,7 +245,7 @@ def state_unlock(invocation: Invocation, lock_id: str) -> None:
     if lock is None:
         current = store.holder()
         detail = f"The lock that is held has id {current.id}." if current else "No lock is held."
-        raise usage_error(f"There is no lock {safe(lock_id)!r}", detail)
+        raise error("MZ070.no-lock", lock_id=safe(lock_id), why=detail)
     invocation.result(
         {"released": encode(lock), "by": getpass.getuser()},
         f"Released the lock of {safe(lock.user)} on {safe(lock.host)} ({safe(lock.command)}).",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mzplan.model.address import Address, natural, natural_item
-from mzplan.model.diagnostics import MzplanError, refusal, usage_error
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, Plan
 from mzplan.model.resources import Configuration, Resource
@@ -61,12 +61,11 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
     for address in addresses:
         users = [user for user in graph.dependents(address) if user not in forgotten]
         if users:
-            raise refusal(
-                "MZ042",
-                f"{address} is still in use",
-                f"{', '.join(map(str, users[:5]))} use{'s' if len(users) == 1 else ''} it.",
-                "also name these, or first change them to use another resource.",
+            raise error(
+                "MZ042.still-use",
                 address=address,
+                users=users[:5],
+                verb_ending="s" if len(users) == 1 else "",
             )
     changes = [
         Change(
@@ -229,8 +228,8 @@ def forgotten_by(plan: Plan) -> Mapping[str, Forgotten]:
 
 
 def _usage(summary: str, detail: str) -> MzplanError:
-    return usage_error(summary, detail, "`mzplan state list` shows all resources.")
+    return error("MZ070.mzplan-state-list", what=summary, why=detail)
 
 
 def _refused(summary: str, detail: str, hint: str) -> MzplanError:
-    return refusal("MZ038", summary, detail, hint)
+    return error("MZ038.other", what=summary, why=detail, how=hint)

@@ -22,7 +22,7 @@ from mzplan.features.state.state_edits import wake
 from mzplan.host.checkout import journal_path
 from mzplan.model.address import natural
 from mzplan.model.codec import decode, encode, parse_json
-from mzplan.model.diagnostics import MzplanError, error, refusal
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import State
 from mzplan.operations.commits import no_serial, record_of, record_outcome
 from mzplan.operations.project import Project, Reporter, Workbench, committing, locked, read_state
@@ -90,12 +90,7 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
         for key, text in records.keys.items():
             _check(key, text.encode())
     except (ValueError, MzplanError) as problem:
-        raise error(
-            "MZ038",
-            f"{place} can't be moved",
-            f"{problem}. Nothing was changed.",
-            "pull again; without this file, targets take the next runner for an older one (MZ068).",
-        ) from None
+        raise error("MZ038.cannot-moved", place=place, problem=problem) from None
     return records
 
 
@@ -130,12 +125,7 @@ def refuse_open_edit(project: Project) -> None:
     """Raise MZ038 while an edit by `mzplan alter` is open: only its store knows whether it was committed."""
     path = journal_path(project.settings.directory)
     if os.path.lexists(path):
-        raise refusal(
-            "MZ038",
-            "An edit of `mzplan alter` is still open in this folder",
-            f"{path} records it. Only its store knows whether it was committed. Nothing was changed.",
-            "with the former `state:`, run `mzplan apply`, which finishes it; then pull and push again.",
-        )
+        raise error("MZ038.edit-mzplan", path=path)
 
 
 def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | None, list[str]]:
@@ -155,7 +145,7 @@ def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | No
         raise no_serial(project.store, serial)
     place = project.store.backend.describe()
     if blob is None:
-        raise error("MZ030", f"There is no state in {place}", "Nothing was applied yet.", "apply first.")
+        raise error("MZ030.no-state", place=place)
     state = decode_state(blob.data, f"{place}/{STATE_KEY}")
     live_instances = [
         name for name in sorted(state.instances, key=natural) if project.store.leases.leader(name) is not None
@@ -184,11 +174,11 @@ def push(
     pushed = decode_state(data, name)
     refuse_open_edit(work.project)
     if pushed.project != work.project.settings.project:
-        raise refusal(
-            "MZ034",
-            "The state belongs to another project",
-            f"{name} is for project {pushed.project!r}, and this is {work.project.settings.project!r}.",
-            "push it in its own folder.",
+        raise error(
+            "MZ034.state-belongs",
+            name=name,
+            project=pushed.project,
+            own_project=work.project.settings.project,
         )
     store = work.store
     store.ensure_own(pushed, name)
@@ -268,16 +258,8 @@ def _replace_damaged(store: Store, pushed: State, reporter: Reporter) -> State:
 
 def _check_push(pushed: State, state: State, name: str) -> None:
     if pushed.lineage != state.lineage:
-        raise refusal(
-            "MZ034",
-            "The state belongs to another history",
-            f"{name} has lineage {pushed.lineage}, and the store has {state.lineage}. Nothing was changed.",
-            "push it into an empty store; or replace the current state with --force.",
+        raise error(
+            "MZ034.state-belongs-another", name=name, lineage=pushed.lineage, store_lineage=state.lineage
         )
     if pushed.serial <= state.serial:
-        raise refusal(
-            "MZ038",
-            "The store is ahead of the pushed state",
-            f"{name} has serial {pushed.serial}, and the store has {state.serial}: commits would be lost.",
-            "pull again and repeat the change; or discard those commits with --force.",
-        )
+        raise error("MZ038.store-ahead", name=name, serial=pushed.serial, store_serial=state.serial)

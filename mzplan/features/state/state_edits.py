@@ -18,7 +18,7 @@ from mzplan.features.state.edit_plans import (
     plan_rollback,
 )
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import MzplanError, refusal
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
@@ -75,11 +75,11 @@ def roll_back(
         earlier = work.store.read_serial(target) if target is not None else None
         if earlier is None or earlier.lineage != state.lineage:
             available = f"{serials[0]} to {serials[-1]}" if serials else "none"
-            raise refusal(
-                "MZ038",
-                f"There is no serial {target} to go back to" if target is not None else "There is no history",
-                f"The state is at serial {state.serial}; its history has: {available}.",
-                "name one of these; `mzplan history` lists them.",
+            raise error(
+                "MZ038.no-serial-go" if target is not None else "MZ038.no-history",
+                target=target,
+                store_serial=state.serial,
+                available=available,
             )
         undone_commits.extend(e for e in work.store.read_history() if e.serial > earlier.serial)
         return plan_rollback(state, earlier)
@@ -110,13 +110,11 @@ def plan_import(
     if id_ is None:
         candidates = {i: g for i, (a, g) in state.forgotten.items() if a == address}
         if len(candidates) != 1:
-            raise refusal(
-                "MZ165",
-                f"mzplan can't tell which storage {address} should adopt",
-                f"The state remembers {len(candidates)} forgotten checkpoints of this name"
-                + (f": {', '.join(sorted(candidates, key=natural))}." if candidates else "."),
-                "give its id: mzplan import ADDRESS --id ID, the folder's name under checkpoints/.",
+            raise error(
+                "MZ165.mzplan-cannot",
                 address=address,
+                number=len(candidates),
+                candidates=f": {', '.join(sorted(candidates, key=natural))}." if candidates else ".",
             )
         ((id_, forgotten_generation),) = candidates.items()
         generation = generation or forgotten_generation
@@ -182,10 +180,4 @@ def _check_storage(project: Project, warehouse: str, address: Address, id_: str,
 
 
 def _nothing_to_adopt(address: Address, missing: list[str]) -> MzplanError:
-    return refusal(
-        "MZ165",
-        f"There is nothing for {address} to adopt",
-        f"Missing: {', '.join(missing)}.",
-        "look below checkpoints/ and collections/ of the warehouse, and give --id and --generation.",
-        address=address,
-    )
+    return error("MZ165.nothing-adopt", address=address, missing=missing)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from mzplan.connectors.admission import GuardedSecrets, committed_guard
 from mzplan.connectors.releases import release_upstream, remove_generation
 from mzplan.model.address import Address, Place, natural
-from mzplan.model.diagnostics import Diagnostic, MzplanError, refusal
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.state import State
 from mzplan.model.words import count, size
 from mzplan.operations.project import Project, Reporter, locked, read_state, unreadable
@@ -181,7 +181,7 @@ def _ensure_quiet(store: Store, state: State) -> None:
 
 
 def _refused(summary: str, detail: str, hint: str) -> MzplanError:
-    return refusal("MZ038", summary, f"{detail} Nothing was removed.", hint)
+    return error("MZ038.other-2", what=summary, why=detail, how=hint)
 
 
 def _warehouse(project: Project, state: State) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.targets import ComparisonResult
 from mzplan.features.steps.steps import Range, history_of, in_range, readable
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.words import count
 from mzplan.operations.connections import require_here
@@ -49,13 +49,7 @@ def recompute(
 
 
 def _gone(resource: ResourceState, record: StepRecord, why: str) -> Diagnostic:
-    return Diagnostic(
-        code="MZ091",
-        summary=f"{resource.address} can't be recomputed as of step {record.step}",
-        detail=why,
-        hint="choose a later step with --steps, or verify without --from-upstream.",
-        address=resource.address,
-    )
+    return Diagnostic.of("MZ091.cannot-recomputed", address=resource.address, step=record.step, why=why)
 
 
 def compare_content(
@@ -67,14 +61,7 @@ def compare_content(
     state = read_state(project.store, reporter)
     resource = committed_record(state, address)
     if not address.writes_target:
-        raise error(
-            "MZ094",
-            f"{address} has no target",
-            "Its rows are in its collection; --content compares the target of a sink.",
-            "leave out --content, or name a sink.",
-            address=address,
-            exit_code=ExitCode.USAGE,
-        )
+        raise error("MZ094.no-target", address=address)
     require_here(project, state, [resource])
     comparison = open_comparison(state, resource)
     (source,) = resource.reads.values()
@@ -86,13 +73,7 @@ def compare_content(
         try:
             return comparison.compare()
         except OSError as problem:
-            raise error(
-                "MZ090",
-                f"The content of {address} can't be compared",
-                f"{problem}.",
-                "check the warehouse (mzplan.yaml) and the target, and that they can be read from here.",
-                address=address,
-            ) from None
+            raise error("MZ090.content-cannot", address=address, problem=problem) from None
 
 
 def compared_to_json(result: ComparisonResult, *, shared: bool) -> dict[str, Any]:

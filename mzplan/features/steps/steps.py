@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mzplan.model.address import Address, natural_item
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.operations.connections import require_here
 from mzplan.operations.project import Project, Reporter, locked, read_state, unreadable, why_nothing_runs
@@ -122,24 +122,10 @@ def readable(address: Address) -> Iterator[None]:
 
 
 def _still_needed(source: Address, sink: Address, needed: int, before: int) -> Diagnostic:
-    return Diagnostic(
-        code="MZ093",
-        summary=f"{sink} still needs step {needed} of {source}",
-        detail=f"It has read the steps below {needed}. --before {before} would remove steps that it needs.",
-        hint=f"wait until it has read further (`mzplan status`), resume it, or expire --before {needed}.",
-        address=sink,
-        exit_code=ExitCode.REFUSED,
-    )
+    return Diagnostic.of("MZ093.still-needs", address=sink, needed=needed, source=source, before=before)
 
 
 def _beyond(address: Address, step: int, steps: Steps) -> MzplanError:
     kept = f"{steps.since} to {steps.upper - 1}" if steps.upper > steps.since else "none"
     why = "was expired" if step < steps.since else "doesn't exist yet"
-    return error(
-        "MZ094",
-        f"Step {step} of {address} {why}",
-        f"The existing steps: {kept}.",
-        f"`mzplan steps {address}` lists them.",
-        address=address,
-        exit_code=ExitCode.USAGE,
-    )
+    return error("MZ094.step", address=address, step=step, why=why, kept=kept)

@@ -164,12 +164,8 @@ def diagnostics_of(result: VerificationResult) -> tuple[Diagnostic, ...]:
         else f"read everything again: mzplan apply --replace {address} --allow-replace. To accept the "
         f"change, expire the steps before it: mzplan expire {address} --before STEP."
     )
-    changed = Diagnostic(
-        code="MZ305",
-        summary=f"Another writer changed rows in {where} of {address}",
-        detail=f"{result.foreign} The steps are compared as they were written.",
-        hint=again,
-        address=address,
+    changed = Diagnostic.of(
+        "MZ305.another-writer", address=address, where=where, foreign=result.foreign, again=again
     )
     return (*result.problems, changed, *result.warnings)
 

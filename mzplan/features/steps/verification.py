@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from mzplan.features.steps.content import recompute
 from mzplan.features.steps.steps import Range, history_of, in_range, input_history, readable
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, ExitCode, error, notice
+from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.words import count
 from mzplan.operations.connections import require_here
@@ -98,14 +98,7 @@ def verify(
     state = read_state(project.store, reporter)
     resource = committed_record(state, address)
     if address.writes_target and upstream is not None:
-        raise error(
-            "MZ094",
-            f"{address} can't be read again from an upstream",
-            "A sink's steps are read from the collection of its source.",
-            "leave out --from-upstream.",
-            address=address,
-            exit_code=ExitCode.USAGE,
-        )
+        raise error("MZ094.cannot-read", address=address)
     require_here(project, state, [resource])
     history = history_of(project, state, resource)
     if upstream is not None and is_relational(resource.body) and not resource.body.get("snapshots"):
@@ -167,10 +160,12 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
         ),
         "They were read from the collection of a former generation of its source.": address.reads_collections,
     }
-    return notice(
-        f"{address}: {steps} ({first if first == last else listed}) can't be compared",
-        " ".join(why for why, holds in reasons.items() if holds),
+    return Diagnostic.of(
+        "MZ045.cannot-compared",
         address=address,
+        steps=steps,
+        listed=first if first == last else listed,
+        items=" ".join((why for why, holds in reasons.items() if holds)),
     )
 
 
@@ -178,14 +173,7 @@ def _empty_columns(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagno
     """Yield MZ267 for each column that is NULL in all verified rows."""
     names = [column.name for column in columns_of(resource.type, resource.body)]
     for name, rows in seen.empty(names).items():
-        yield Diagnostic(
-            severity="warning",
-            code="MZ267",
-            summary=f"Column {name} of {resource.address} is NULL in every row",
-            detail=f"None of the {rows} verified rows has a value for it.",
-            hint="if the records spell the field differently (case matters), correct the source's schema.",
-            address=resource.address,
-        )
+        yield Diagnostic.of("MZ267.column-null", address=resource.address, name=name, rows=rows)
 
 
 def _first(history: StepHistory, address: Address, wanted: Range | None) -> StepRecord | None:
@@ -288,31 +276,12 @@ def _difference(
 
 def _unknown(address: Address, steps: list[int]) -> Diagnostic:
     listed = str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
-    return Diagnostic(
-        code="MZ091",
-        summary=f"The target of {address} has no record of step {listed}",
-        detail="It keeps only its newest steps (docs/internals/endpoints.md), or its record was removed.",
-        hint="verify newer steps, or verify its source.",
-        address=address,
-    )
+    return Diagnostic.of("MZ091.target-no", address=address, listed=listed)
 
 
 def _gone(address: Address, record: StepRecord, why: str) -> Diagnostic:
-    return Diagnostic(
-        code="MZ091",
-        summary=f"Step {record.step} of {address} can't be replayed",
-        detail=why,
-        hint="verify later steps with --steps, or expire the steps that aren't needed: mzplan expire.",
-        address=address,
-    )
+    return Diagnostic.of("MZ091.step-cannot", address=address, step=record.step, why=why)
 
 
 def _damaged(address: Address, record: StepRecord, why: str) -> Diagnostic:
-    return Diagnostic(
-        code="MZ135",
-        kind="damaged",
-        summary=f"Step {record.step} of {address} is damaged",
-        detail=f"{why}.",
-        hint="restore that file from a backup; or read everything again: mzplan apply --replace.",
-        address=address,
-    )
+    return Diagnostic.of("MZ135.step-damaged", address=address, step=record.step, why=why)

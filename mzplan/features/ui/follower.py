@@ -206,9 +206,10 @@ class Follower:
         except MzplanError as problem:
             self._show(self._view.overview, problem.diagnostics)
         except Exception:  # a defect: the page says that it isn't current, and the next read may succeed
-            if self._view.problem != (_DEFECT,):
+            defect = Diagnostic.of("MZ079.mzplan-defect-store-not")
+            if self._view.problem != (defect,):
                 log.exception("can't read the store")
-            self._show(self._view.overview, (_DEFECT,))
+            self._show(self._view.overview, (defect,))
         else:
             self._sample(overview)
             self._show(overview, ())
@@ -271,11 +272,3 @@ def _page_values(overview: Overview | None) -> Iterator[object]:
         if (seen := query.observation) is not None:
             yield from (seen.at_fault, seen.error, seen.held, seen.warning, seen.run_id)
             yield from (seen.failures, seen.retry_at)
-
-
-_DEFECT = Diagnostic(
-    code="MZ079",
-    summary="mzplan has a defect",
-    detail="The store couldn't be read; the log of `mzplan ui` has the reason.",
-    hint="report the error in that log.",
-)

@@ -1,6 +1,6 @@
 """The frame of all pages: navigation, the store's problem, and the part that updates.
 
-Also the page of an error code: its section of docs/errors.md, which comes with the package.
+Also the page of an error code: its title, cause and fix.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
 
 from mzplan.features.ui.follower import View
+from mzplan.model.messages import section
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import Content, Markup, element
 
@@ -140,7 +138,6 @@ def _open(name: str, view: View) -> str:
 
 
 _CODE = re.compile(r"MZ\d{3}")
-_SECTION = re.compile(r"^### (MZ\d{3}): (.*)\n((?:(?!#{1,3} ).*\n?)*)", re.MULTILINE)
 
 
 def code_link(code: str) -> Markup:
@@ -155,29 +152,10 @@ def linked(text: str) -> Content:
 
 
 def error_page(code: str) -> Content | None:
-    """Return the page of a code; None if it has no section."""
-    section = _sections().get(code)
-    if section is None:
+    """Return the page of a code; None if mzplan doesn't have this code."""
+    row = section(code).get(code) if _CODE.fullmatch(code) else None
+    if row is None:
         return None
-    summary, text = section
-    shown: list[Content] = [element("h1", f"{code}: {summary}")]
-    for number, part in enumerate(re.split(r"^```\w*\n?", text, flags=re.MULTILINE)):
-        if number % 2:
-            shown.append(element("pre", part.rstrip(), class_="box"))
-        else:
-            shown += [
-                element("p", linked(paragraph.replace("**", "")))
-                for paragraph in part.split("\n\n")
-                if paragraph.strip()
-            ]
-    return shown
-
-
-@cache
-def _sections() -> dict[str, tuple[str, str]]:
-    packaged = files("mzplan") / "_docs" / "errors.md"
-    path = (
-        packaged if packaged.is_file() else Path(__file__).parents[3] / "docs" / "errors.md"
-    )  # in a checkout
-    text = path.read_text(encoding="utf-8")
-    return {match[1]: (match[2], match[3]) for match in _SECTION.finditer(text)}
+    text = f"Cause. {row['cause']}\n\nFix. {row['fix']}"
+    paragraphs = [element("p", linked(paragraph)) for paragraph in text.split("\n\n")]
+    return [element("h1", f"{code}: {row['title']}"), *paragraphs]

@@ -94,12 +94,7 @@ class OverviewReader:
         """Return the state. Raises MZ030 if it is empty now but wasn't before."""
         before = self._state[1] if self._state is not None else state
         if before.lineage and not state.lineage:
-            raise error(
-                "MZ030",
-                f"The state in {self.place} is gone",
-                f"It had serial {before.serial} when it was last read.",
-                "check where it is kept; `mzplan state list` reads it as well.",
-            )
+            raise error("MZ030.state-gone", place=self.place, serial=before.serial)
         return state
 
     def _build(self, state: State, graph: DependencyGraph, now: float) -> Overview:

@@ -32,7 +32,7 @@ from mzplan.features.ui.app import make_app
 from mzplan.features.ui.follower import Follower
 from mzplan.features.ui.frame import document, environment_links
 from mzplan.features.ui.overview import OverviewReader
-from mzplan.model.diagnostics import MzplanError, error, refusal, usage_error
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.operations.project import Project
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import element
@@ -176,19 +176,10 @@ def access_for(host: str, token: str, url: str | None) -> Access:
     Raises MzplanError MZ186 if others can reach the address and there is no token, and a usage error for an
     invalid `url`."""
     if not token and not _is_loopback(host):
-        raise refusal(
-            "MZ186",
-            f"Others can reach {host}, and mzplan ui requires no token",
-            "The pages show all names, server addresses and errors of the project.",
-            "omit --host, or create a token: (umask 077; openssl rand -hex 24 > ui.token), then "
-            "--token-file ui.token.",
-        )
+        raise error("MZ186.others-reach", host=host)
     parts = urlsplit(url or "")
     if url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/")):
-        raise usage_error(
-            f"--url {url} is not the address of a server",
-            hint="write https://mzplan.example.com, without a path: the pages are at the root.",
-        )
+        raise error("MZ070.url-not", url=url)
     return Access(token=token, host=parts.hostname or "", is_secure=parts.scheme == "https")
 
 
@@ -267,7 +258,7 @@ def _listening(host: str, port: int) -> socket.socket:
             else "name an address of this machine."
         )
         why = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-        raise error("MZ188", f"The pages can't be served at {host}, port {port}", f"{why}.", hint) from None
+        raise error("MZ188.pages-cannot", host=host, port=port, why=why, how=hint) from None
     return listener
 
 
@@ -286,9 +277,4 @@ def _is_loopback(host: str) -> bool:
 
 
 def _no_token(why: str) -> Exception:
-    return error(
-        "MZ186",
-        "There is no valid token",
-        why,
-        "(umask 077; openssl rand -hex 24 > ui.token), then --token-file ui.token.",
-    )
+    return error("MZ186.no-valid", why=why)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from mzplan.host.processes import is_alive, pid_space
 from mzplan.model.codec import decode, encode, parse_json
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.stored import SPARSE
 from mzplan.schema.loading import load_schema
 from mzplan.schema.properties import takes_secret
@@ -165,13 +165,7 @@ class Backend(Protocol):
 
 def unreachable(place: str, why: str, hint: str) -> MzplanError:
     """Return MZ095: the backend doesn't answer or refuses access."""
-    return error(
-        "MZ095",
-        f"The state in {place} can't be reached",
-        f"{why}. Nothing was changed.",
-        hint,
-        kind="unreachable",
-    )
+    return error("MZ095.state-cannot", place=place, why=why, how=hint)
 
 
 def unknown_write(
@@ -179,13 +173,7 @@ def unknown_write(
 ) -> UnknownWriteError:
     """Return MZ095: the backend's answer to a write is missing or unclear."""
     failure = UnknownWriteError(
-        Diagnostic(
-            code="MZ095",
-            kind="unreachable",
-            summary=f"The state in {place} can't be reached",
-            detail=f"{why}. It is unknown whether {key} was written before that.",
-            hint=hint,
-        )
+        Diagnostic.of("MZ095.state-cannot-reached", place=place, why=why, key=key, how=hint)
     )
     failure.undone = undone
     return failure
@@ -216,7 +204,7 @@ def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) 
         if by_hand:
             end, condition = f"{holder.user} releases it", "they agree"
         hint = f"wait until {end}. If {condition}: mzplan state unlock {shlex.quote(holder.id)}"
-    return error("MZ033", "The state is locked", detail, hint, exit_code=ExitCode.LOCKED)
+    return error("MZ033.state-locked", why=detail, how=hint)
 
 
 def removable(holder: LockInfo | None, id_: str, place: str) -> LockInfo | None:
@@ -260,7 +248,7 @@ def lost_error(place: str, problem: str, newest: int, serial_read: int) -> Mzpla
             "`mzplan plan` then shows which changes since that serial are lost"
         )
     hint += "."
-    return error("MZ030", f"{place} {problem}", f"{detail} Nothing was changed.", hint, kind="damaged")
+    return error("MZ030.nothing-changed", place=place, problem=problem, why=detail, how=hint)
 
 
 def resolved_settings(settings: Mapping[str, Any], directory: str) -> dict[str, Any]:

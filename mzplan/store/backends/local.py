@@ -13,7 +13,7 @@ from pathlib import Path
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import temporary_files_of
 from mzplan.host.guarded_folder import GuardedFolder, refuse_foreign_links
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,
     Blob,
@@ -64,8 +64,7 @@ class LocalBackend:
         except OSError as problem:
             if problem.errno in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
                 why = problem.strerror or ""
-        hint = "name a folder, or a path where one can be created."
-        return error("MZ030", f"Cannot read {self.folder}", f"{why}.", hint, kind="damaged") if why else None
+        return error("MZ030.cannot-read-name-folder-path", folder=self.folder, why=why) if why else None
 
     def read(self, key: str) -> Blob | None:
         path = self.folder / key
@@ -250,19 +249,12 @@ def _holder(handle: int) -> LockInfo | None:
 
 
 def _unreadable(path: Path, problem: OSError) -> MzplanError:
-    why = f"{problem.strerror or problem}."
-    return error("MZ030", f"Cannot read {path}", why, "check the path and its permissions.", kind="damaged")
+    return error("MZ030.cannot-read-check-path-permissions", path=path, strerror=problem.strerror or problem)
 
 
 def _unsynced(path: Path, problem: OSError) -> MzplanError:
     return CommittedError(
-        Diagnostic(
-            code="MZ035",
-            summary=f"{path} is committed but may not survive a power failure",
-            detail=f"Its folder could not be synced: {problem.strerror or problem}. Runners follow it.",
-            hint="check the disk and its logs; once it works, `mzplan plan` shows what is committed.",
-            exit_code=ExitCode.NOT_CONVERGED,
-        )
+        Diagnostic.of("MZ035.committed-not", path=path, strerror=problem.strerror or problem)
     )
 
 
@@ -273,8 +265,8 @@ def _unwritable(path: Path, problem: OSError) -> MzplanError:
         errno.EACCES: "give this user write access to the folder.",
     }
     return error(
-        "MZ035",
-        f"Cannot write {path}",
-        f"{problem.strerror or problem}. Nothing was changed: what was there before is intact.",
-        hints.get(problem.errno or 0, "check the path and its permissions."),
+        "MZ035.cannot-write-nothing-changed",
+        path=path,
+        strerror=problem.strerror or problem,
+        get=hints.get(problem.errno or 0, "check the path and its permissions."),
     )

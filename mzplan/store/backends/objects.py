@@ -250,12 +250,7 @@ class ObjectStoreBackend:
                 opened: ObjectStore = connect(self.url, config=config or None, **options)
             return opened
         except Exception as problem:
-            raise error(
-                "MZ005",
-                f"The state's url {self.url} can't be used",
-                f"{_first_line(problem)}.",
-                "write s3://bucket/prefix, gs://bucket/prefix or abfss://container@account…/prefix.",
-            ) from None
+            raise error("MZ005.state-url", url=self.url, first_line=_first_line(problem)) from None
 
     def _failed(self, access: Access, key: str, text: str) -> MzplanError:
         intact = " Nothing was changed: what was there before is intact." if access == "write" else ""
@@ -287,12 +282,7 @@ def _without_endpoint_of_environment(config: Mapping[str, str]) -> Iterator[None
 
 
 def _unreleased(info: LockInfo, place: str, problem: MzplanError) -> Diagnostic:
-    return Diagnostic(
-        code="MZ033",
-        summary=f"The lock of {place} could not be released",
-        detail=f"{problem.diagnostics[0].summary}. The lock stays, so every other command is refused.",
-        hint=f"when this command has ended: mzplan state unlock {info.id}",
-    )
+    return Diagnostic.of("MZ033.lock-not", place=place, what=problem.diagnostics[0].summary, id=info.id)
 
 
 def _version(meta: Any) -> str:

@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 
 from mzplan.host.bounded_postgres import AnswerLimitError, BoundedConnection
 from mzplan.host.network import is_loopback, libpq_security
-from mzplan.model.diagnostics import ExitCode, MzplanError, ProblemKind, error
+from mzplan.model.diagnostics import MzplanError, ProblemKind, error
 from mzplan.store.backends.backend import (
     ANY,
     Blob,
@@ -288,13 +288,12 @@ class PostgresBackend:
         if info is not None:
             return locked_error(info, self.describe())
         return error(
-            "MZ033",
-            "The state is locked",
-            f"A session of login {session.login} (pid {session.pid} of the database, application "
-            f"{session.application!r}) holds the lock of {self.describe()} but hasn't recorded its "
-            "command: it has only just started, or isn't mzplan.",
-            f"wait for it; to end that session: mzplan state unlock {_unknown_holder(session).id}",
-            exit_code=ExitCode.LOCKED,
+            "MZ033.state-locked-session-login",
+            login=session.login,
+            pid=session.pid,
+            application=session.application,
+            describe=self.describe(),
+            id=_unknown_holder(session).id,
         )
 
     def _read_row(self, query: str, *values: str) -> tuple[Any, ...] | None:
@@ -420,11 +419,11 @@ class PostgresBackend:
 
     def _unwritable(self, key: str, problem: psycopg.Error) -> MzplanError:
         return error(
-            "MZ035",
-            f"Cannot write {key} in {self.describe()}",
-            f"{_first_line(problem)}. Nothing was changed: what was there before is intact.",
-            f"let the user create schema {self.schema} and write to it, and make sure that the server has "
-            "space.",
+            "MZ035.cannot-write-nothing-changed-what",
+            key=key,
+            describe=self.describe(),
+            first_line=_first_line(problem),
+            schema=self.schema,
         )
 
 

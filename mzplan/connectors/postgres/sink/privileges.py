@@ -90,10 +90,10 @@ class PrivilegeCheck(Check):
         if not self._missing:
             return None
         return self._problem(
-            "MZ054",
-            f"{self._query.address} is missing a privilege in PostgreSQL",
-            f"user {self._query.link.body['user']} needs {'; '.join(self._missing)}.",
-            "run as the owner or a superuser:\n" + "\n".join(self._script),
+            "MZ054.missing-privilege",
+            user=self._query.link.body["user"],
+            missing="; ".join(self._missing),
+            script="\n".join(self._script),
         )
 
     def _add_missing(self, privilege: str, *script: str) -> None:

@@ -64,7 +64,7 @@ def check_table(
         summary = f"The column's name {long[0]} is too long for PostgreSQL"
         why = f"{CUT} {' and '.join(map(size_of, long))}."
         fix = "give the column a shorter name in the view, or in the sink's select: LONG_NAME AS SHORT_NAME."
-        return diagnose(query, "MZ310", summary, why, fix)
+        return diagnose(query, "MZ310.target", what=summary, why=why, fix=fix)
     if table is None:
         reason = (
             "mzplan does not create target tables"
@@ -78,14 +78,14 @@ def check_table(
             else ""
         )
         fix = f"create it{unknown}:\n{create_table(query, outputs, schema)}"
-        return diagnose(query, "MZ052", f"Table {name} does not exist", why, fix)
+        return diagnose(query, "MZ052.table-not", name=name, why=why, fix=fix)
     columns = compare_columns(query, table, outputs)
     wrong = [*columns.missing.values(), *columns.narrow.values(), *columns.wrong.values(), *columns.others]
     if not wrong:
         return None
     summary = f"Table {name} can't store the columns of {query.address}"
     fix = describe_fix(table, [*columns.missing, *columns.narrow, *columns.wrong], columns.others)
-    return diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix, kind="target-behind")
+    return diagnose(query, "MZ053.target", what=summary, wrong="; ".join(wrong), fix=fix)
 
 
 def usable_table(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> Table:
@@ -130,11 +130,7 @@ class _TargetCheck(Check):
             yield missing_privileges
         elif statements:
             yield self._problem(
-                "MZ045",
-                f"{self._query.address} will create missing parts of table {self._query.body['table']}",
-                "it sets create: true, so the runner creates them after the commit, before the query starts.",
-                "nothing to do; it will run:\n" + "\n".join(statements),
-                severity="notice",
+                "MZ045.create-missing", table=self._query.body["table"], statements="\n".join(statements)
             )
         if table is not None:
             yield from self._in_staging_schema(table)
@@ -148,11 +144,11 @@ class _TargetCheck(Check):
         """
         if table.schema == self._query.body["staging_schema"]:
             yield self._problem(
-                "MZ158",
-                f"Table {table.name} is in the schema of mzplan's own tables",
-                f"it is in the staging schema {table.schema}, because that schema has the user's name.",
-                f"ALTER TABLE {shown(table.schema)}.{shown(table.name)} SET SCHEMA public;  -- with its rows",
-                severity="warning",
+                "MZ158.table-schema",
+                name=table.name,
+                schema=table.schema,
+                schema_sql=shown(table.schema),
+                table_sql=shown(table.name),
             )
 
     def _read_only(self) -> Iterator[Diagnostic]:
@@ -164,7 +160,7 @@ class _TargetCheck(Check):
             why = "default_transaction_read_only is on for the role, the database or the server"
             fix = f"turn it off. For the role, run: {role}"
         if standby or read_only:
-            yield self._problem("MZ159", f"The server of {self._query.address} is read-only", f"{why}.", fix)
+            yield self._problem("MZ159.server-read", why=why, fix=fix)
 
     # ── the key
 
@@ -184,10 +180,10 @@ class _TargetCheck(Check):
         if not any(sorted(names) == key_names for names, _, _ in indexes):
             listed = ", ".join(shown(column.name) for column in columns)
             yield self._problem(
-                "MZ055",
-                f"Table {self._query.body['table']} has no unique index on the key",
-                f"upsert by ({', '.join(keys)}) needs a unique index on exactly these columns.",
-                "\n".join([f"CREATE UNIQUE INDEX ON {sql} ({listed});", *fixes]),
+                "MZ055.table-no",
+                table=self._query.body["table"],
+                keys=keys,
+                fix="\n".join([f"CREATE UNIQUE INDEX ON {sql} ({listed});", *fixes]),
             )
             return
         if nullable:
@@ -199,12 +195,12 @@ class _TargetCheck(Check):
         deleted = ", and a delete would delete nothing." if self._query.keys else "."
         condition = " AND ".join(f"{name} IS NOT NULL" for name in nullable)
         return self._problem(
-            "MZ055",
-            f"Table {self._query.body['table']} allows NULL in the key",
-            f"{', '.join(nullable)} may be NULL there and in {self._query.address}. NULL never equals NULL, "
-            f"so an update would add another row{deleted}",
-            "\n".join([*fixes, f"-- and exclude such rows in the sink: where: {condition}"]),
+            "MZ055.table-allows",
             severity="error" if self._query.keys else "warning",
+            table=self._query.body["table"],
+            nullable=nullable,
+            deleted=deleted,
+            fix="\n".join([*fixes, f"-- and exclude such rows in the sink: where: {condition}"]),
         )
 
     def _other_unique(
@@ -216,14 +212,7 @@ class _TargetCheck(Check):
         written = [column for output in outputs if (column := table.column(output.name))]
         why = why_not_replaceable(self._connection, table, written)
         if why:
-            yield self._problem(
-                "MZ055",
-                f"Table {self._query.body['table']} has another unique index besides the key",
-                "if rows swap a value of that index within a micro-batch, mzplan must delete them and insert "
-                f"them again. Here it can't: {why}. Such a batch fails.",
-                "drop that index, or replace it with an index that is not unique.",
-                severity="warning",
-            )
+            yield self._problem("MZ055.table-another", table=self._query.body["table"], why=why)
 
 
 def _check_database(
@@ -242,6 +231,4 @@ def explain(query: ResolvedQuery, problem: Exception) -> Diagnostic:
     """Return the diagnostic for an error of a server or a driver."""
     if is_lost(problem):
         return connect_problem(query, problem)
-    fix = "try again; if the problem persists, check the server's log."
-    why = f"{reason(query, problem)}."
-    return diagnose(query, "MZ050", "PostgreSQL did not answer a query", why, fix, kind="unreachable")
+    return diagnose(query, "MZ050.postgresql-not", reason=reason(query, problem))

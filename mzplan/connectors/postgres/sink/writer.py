@@ -161,18 +161,14 @@ class Writer:
         ).fetchone()
         if newer is not None and newer[0] > ledger.generation:
             raise error(
-                "MZ068",
-                f"{self.address} was replaced",
-                f"Generation {newer[0]} writes now; generation {ledger.generation} no longer writes.",
-                "nothing to do: the newer generation continues.",
+                "MZ068.replaced-generation-writes",
+                resource=self.address,
+                newer_instance=newer[0],
+                generation=ledger.generation,
             )
         if epoch > ledger.epoch:
             raise error(
-                "MZ068",
-                f"{self.address} is written by a newer runner",
-                f"A runner of epoch {epoch} has taken over; this runner, of epoch {ledger.epoch}, no longer "
-                "writes.",
-                "nothing to do: this runner was cut off or frozen, and the other one continues.",
+                "MZ068.written-newer-runner", resource=self.address, epoch=epoch, current_epoch=ledger.epoch
             )
         if query_id != ledger.query_id:
             raise self._mismatch_error(f"steps up to {step} come from another checkpoint (query {query_id})")
@@ -241,13 +237,12 @@ class Writer:
 
     def _rows_gone_error(self, event: str) -> MzplanError:
         return error(
-            "MZ069",
-            f"The rows that {self.address} has written are gone",
-            f"{event[0].upper()}{event[1:]} meanwhile, and continuing would only add new rows.",
-            f"write all rows again: mzplan apply --replace {self.address} --allow-replace; or continue "
-            f"without them: UPDATE {self.ledger.writers} SET target = NULL "
-            f"WHERE sink = '{self.ledger.sink}'.",
-            kind="target-restored",
+            "MZ069.rows-written",
+            resource=self.address,
+            event_first=event[0].upper(),
+            event_rest=event[1:],
+            writers=self.ledger.writers,
+            sink=self.ledger.sink,
         )
 
     def _missing_statements(self, connection: Connection) -> list[str]:
@@ -271,11 +266,4 @@ class Writer:
         return missing
 
     def _mismatch_error(self, why: str) -> MzplanError:
-        return error(
-            "MZ069",
-            f"{self.address} and its target disagree about what was written",
-            f"In schema {self.ledger.schema}, {why}. The database or the checkpoint was restored or removed.",
-            f"restore the one that was changed, or start over: mzplan apply --replace {self.address} "
-            "--allow-replace (with append, empty the table first).",
-            kind="target-restored",
-        )
+        return error("MZ069.target-disagree-about", resource=self.address, schema=self.ledger.schema, why=why)

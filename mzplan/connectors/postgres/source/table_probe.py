@@ -57,12 +57,7 @@ class TableCheck(Check):
             kind_text = {"v": "a view", "m": "a materialised view", "f": "a foreign table"}.get(
                 kind, "not logged"
             )
-            yield self._problem(
-                "MZ233",
-                f"{name} can't be replicated",
-                f"it is {kind_text}, and the server logs only changes of ordinary tables.",
-                "name the tables behind it; or ALTER TABLE … SET LOGGED.",
-            )
+            yield self._problem("MZ233.cannot-replicated", name=name, kind_text=kind_text)
             return
         leaves = self._leaves(table)
         yield from self._readable(name, table, usable, leaves)
@@ -77,14 +72,7 @@ class TableCheck(Check):
     def _children(self, name: str, table: Table) -> Iterator[Diagnostic]:
         children = self._row(_CHILDREN, (table.oid,))[0]
         if children:
-            yield self._problem(
-                "MZ233",
-                f"Rows of the tables that inherit from {name} are not read",
-                f"{', '.join(children)}. SELECT FROM {name} also returns their rows, but its changes don't "
-                "include them.",
-                "to read their rows, also name those tables in the source.",
-                severity="warning",
-            )
+            yield self._problem("MZ233.rows-tables", name=name, children=children)
 
     def _leaves(self, table: Table) -> Sequence[_Leaf]:
         """Return the partitions that hold the table's rows.
@@ -110,10 +98,11 @@ class TableCheck(Check):
         if grants:
             parts = f" on the partitions {', '.join(unreadable)}" if unreadable else ""
             yield self._problem(
-                "MZ054",
-                f"{self._query.address} can't read table {name}",
-                f"user {self._query.link.body['user']} is missing privileges{parts}.",
-                " ".join(grants),
+                "MZ054.cannot-read",
+                name=name,
+                user=self._query.link.body["user"],
+                parts=parts,
+                grants=" ".join(grants),
             )
 
     def _types(self, name: str, table: Table) -> Iterator[Diagnostic]:
@@ -130,12 +119,7 @@ class TableCheck(Check):
                     f"declare it as {wanted_types(actual)}"
                 )
         if wrong:
-            yield self._problem(
-                "MZ230",
-                f"Table {name} does not have the columns of {self._query.address}",
-                f"{'; '.join(wrong)}.",
-                "correct the source's schema. A STRING column accepts every type, as PostgreSQL's text.",
-            )
+            yield self._problem("MZ230.table-not-columns", name=name, wrong="; ".join(wrong))
 
     def _is_generated(self, table: Table, column: TargetColumn) -> bool:
         statement = "SELECT attgenerated <> '' FROM pg_attribute WHERE attrelid = %s AND attname = %s"
@@ -149,11 +133,7 @@ class TableCheck(Check):
         sql = f"{shown(table.schema)}.{shown(table.name)}"
         if not any(set(columns) <= key for columns, _, _ in indexes):
             yield self._problem(
-                "MZ228",
-                f"The key of {self._query.address} does not identify the rows of {name}",
-                f"no unique index has only columns of ({', '.join(self._key)}), so different rows could have "
-                "the same key.",
-                f"correct key; or ALTER TABLE {sql} ADD PRIMARY KEY ({', '.join(map(shown, sorted(key)))});",
+                "MZ228.key-not", name=name, key=self._key, sql=sql, key_sql=map(shown, sorted(key))
             )
             return
         incomplete = [] if _logs_key(identity, indexes, key) else [sql]
@@ -161,11 +141,11 @@ class TableCheck(Check):
         if incomplete:
             suffix = f" ({', '.join(incomplete)})" if incomplete != [sql] else ""
             yield self._problem(
-                "MZ228",
-                f"The key of {name} isn't in the log",
-                f"for a deleted row, the server logs only the replica identity, which "
-                f"doesn't have the columns ({', '.join(self._key)}){suffix}.",
-                f"{_set_identity_full(incomplete)} or use the primary key as the key.",
+                "MZ228.key-not-log",
+                name=name,
+                key=self._key,
+                suffix=suffix,
+                set_identity_full=_set_identity_full(incomplete),
             )
 
     def _leaf_logs_key(self, leaf: _Leaf, key: set[str]) -> bool:
@@ -185,11 +165,11 @@ class TableCheck(Check):
         if column_names and incomplete:
             suffix = f" ({len(leaves)} partitions; each has a replica identity of its own)" if leaves else ""
             yield self._problem(
-                "MZ228",
-                f"Large values of {name} would be missing from updates",
-                f"{', '.join(column_names)} may be stored out of line (TOAST). Then the log of an update "
-                f"of another column doesn't have the value{suffix}.",
-                _set_identity_full(incomplete),
+                "MZ228.large-values",
+                name=name,
+                column_names=column_names,
+                suffix=suffix,
+                set_identity_full=_set_identity_full(incomplete),
             )
 
 

@@ -78,21 +78,16 @@ class _ServerCheck(Check):
             can_create,
         ) = self._row(_SERVER)
         if version < _OLDEST:
-            yield self._problem(
-                "MZ220",
-                f"PostgreSQL {version_name} is too old for a source",
-                "mzplan needs PostgreSQL 14 or newer to read ranges of a table and its partitions.",
-                "upgrade the server.",
-            )
+            yield self._problem("MZ220.postgresql-too", version_name=version_name)
             return
         if level != "logical":
             yield WAL_LEVEL.diagnostic(self._query, what=f"wal_level is {level}")
         if not can_replicate:
             yield self._problem(
-                "MZ054",
-                f"Role {self._query.link.body['user']} may not replicate",
-                "reading a logical slot needs the role attribute REPLICATION.",
-                f"{allow_replication(self._role)} (on Amazon RDS: GRANT rds_replication TO {self._role};)",
+                "MZ054.role-not",
+                user=self._query.link.body["user"],
+                allow_replication=allow_replication(self._role),
+                role=self._role,
             )
         slot = find_slot(self._connection, self._names.slot)
         if slot is not None:
@@ -118,19 +113,9 @@ class _ServerCheck(Check):
         # For mzplan's own slot in another database, `compare` decides whether this is another upstream.
         if not self._names.own_slot and (slot.plugin != "pgoutput" or slot.database != database):
             misfit = f"has the plug-in {slot.plugin or '-'} and the database {slot.database or '-'}"
-            yield self._problem(
-                "MZ225",
-                f"Slot {self._names.slot} can't be used",
-                f"it {misfit}; a source needs the plug-in pgoutput, and its own database {database}.",
-                "name another slot, or leave out `slot` to let mzplan create one.",
-            )
+            yield self._problem("MZ225.slot-cannot", slot=self._names.slot, misfit=misfit, database=database)
         if slot.active_pid is not None and not self._is_ours(slot.active_pid):
-            yield self._problem(
-                "MZ225",
-                f"Slot {self._names.slot} is in use by another client",
-                f"process {slot.active_pid} of the server reads it, and a slot can have only one reader.",
-                f"find the client: SELECT * FROM pg_stat_activity WHERE pid = {slot.active_pid};",
-            )
+            yield self._problem("MZ225.slot-use", slot=self._names.slot, active_pid=slot.active_pid)
 
     def _is_ours(self, pid: int) -> bool:
         row = self._connection.execute(_ACTIVE, (pid,)).fetchone()
@@ -165,20 +150,19 @@ class _ServerCheck(Check):
                 why = [f"{t.schema}.{t.name} is owned by another role" for t in foreign]
                 why += ["it may not CREATE in the database"] if publication is None and not can_create else []
                 yield self._problem(
-                    "MZ054",
-                    f"Role {self._query.link.body['user']} can't create the publication",
-                    f"{'; '.join(why)}.",
-                    f"{first}create it as the tables' owner, and name it in the source (publication: mzplan):"
-                    f"\n{create_publication('mzplan', listed)}",
+                    "MZ054.role-cannot",
+                    user=self._query.link.body["user"],
+                    why="; ".join(why),
+                    first=first,
+                    create_publication=create_publication("mzplan", listed),
                 )
             return
         if publication is None:
             yield self._problem(
-                "MZ227",
-                f"Publication {name} does not exist",
-                "the database has no publication of that name.",
-                f"{first}create it, or leave out `publication` to let mzplan create one.\n"
-                f"{create_publication(name, listed)}",
+                "MZ227.publication-not",
+                name=name,
+                first=first,
+                create_publication=create_publication(name, listed),
             )
             return
         in_parts = [] if publication[1] else [t for t in unpublished if self._is_published_in_parts(name, t)]
@@ -193,10 +177,10 @@ class _ServerCheck(Check):
             actions = [f"ADD TABLE {', '.join(t.sql for t in added)}"] if added else []
             actions += [f"SET ({', '.join(options)})"] if options else []
             yield self._problem(
-                "MZ227",
-                f"Publication {name} doesn't publish everything that {self._query.address} reads",
-                f"{'; '.join(wrong)}.",
-                " ".join(f"ALTER PUBLICATION {quoted(name)} {action};" for action in actions),
+                "MZ227.publication-not-publish",
+                name=name,
+                wrong="; ".join(wrong),
+                actions=" ".join(f"ALTER PUBLICATION {quoted(name)} {action};" for action in actions),
             )
 
     def _is_published_in_parts(self, name: str, table: Table) -> bool:
@@ -223,9 +207,9 @@ class _ServerCheck(Check):
         if wrong:
             publication, listed = quoted(name), ", ".join(filtered)
             yield self._problem(
-                "MZ227",
-                f"Publication {name} doesn't publish everything that {self._query.address} reads",
-                f"it publishes {'; '.join(wrong)}. But a snapshot reads everything.",
-                f"BEGIN; ALTER PUBLICATION {publication} DROP TABLE {listed}; "
-                f"ALTER PUBLICATION {publication} ADD TABLE {listed}; COMMIT;",
+                "MZ227.publication-not-publish-everything",
+                name=name,
+                wrong="; ".join(wrong),
+                publication=publication,
+                listed=listed,
             )
