@@ -47,7 +47,7 @@ class Journal:
     """What a webhook was told.
 
     - `epoch`, `at`: of the last event that was handled. `handled`: the digests of the events at that time.
-    - `failing`: the queries whose failure was sent, each with the serial of that failure.
+    - `failing`: what was sent as `ADDRESS KIND`, each with the serial of that failure or refusal.
     - `serial`: the newest serial that was sent. `drift`: the drift that was sent, as `ADDRESS KIND`.
     """
 
@@ -113,6 +113,7 @@ class Notifier:
                 self.look()
             except Exception as problem:  # the store doesn't answer, or a defect: no query may notice
                 self._log_problem(f"{type(problem).__name__}: {problem}")
+                self._read_again()
             if self._closing.wait(self._interval):
                 return
 
@@ -128,16 +129,24 @@ class Notifier:
             waiting = [*events, *self._reader.fresh()]
         else:
             waiting = list(self._reader.fresh())
-        steps = (self._of_events(waiting), self._of_serial(state), self._of_drift(state))
+        steps = (
+            self._of_recovered(),
+            self._of_events(waiting),
+            self._of_serial(state),
+            self._of_drift(state),
+        )
         for messages in steps:
             for message, journal in messages:
                 if message is not None and message["topic"] in self._hook.on and not self._deliver(message):
-                    self._journal = None  # read everything again that was not sent
-                    self._reader = EventReader(self._backend)
+                    self._read_again()
                     return
                 if journal != self._journal:
                     self._journal = journal
                     self._write(journal)
+
+    def _read_again(self) -> None:
+        """Read the journal and everything that was not sent with the next look."""
+        self._journal, self._reader = None, EventReader(self._backend)
 
     def _read_journal(self, state: State) -> Journal:
         """Return the journal. A new webhook is told what happens from now on."""
@@ -166,6 +175,18 @@ class Notifier:
         known = journal.handled
         return order > last or (order == last and "*" not in known and _digest(logged.event) not in known)
 
+    def _of_recovered(self) -> Iterator[tuple[Message | None, Journal]]:
+        """Forget the failures of running queries: a restarted runner logs no event that they recovered."""
+        journal, observed = self._journal, self._runner.status.observed
+        assert journal is not None
+        if observed is None:
+            return
+        seen = observed.observations.items()
+        running = {str(address) for address, one in seen if one.condition == "running" and not one.error}
+        still = tuple(one for one in journal.failing if one[0].split()[0] not in running)
+        if still != journal.failing:
+            yield None, replace(journal, failing=still)
+
     def _of_events(self, waiting: list[LoggedEvent]) -> Iterator[tuple[Message | None, Journal]]:
         for logged in waiting:
             journal, event = self._journal, logged.event
@@ -175,12 +196,15 @@ class Notifier:
             last = (journal.epoch, journal.at) == _order(event)
             digests = (*(journal.handled if last else ()), _digest(event))
             after = replace(journal, epoch=event.epoch, at=event.at, handled=digests)
-            address, failing = str(event.address), dict(journal.failing)
+            failing = dict(journal.failing)
             if event.kind == "healed":
-                is_news = failing.pop(address, None) is not None
-            else:
-                is_news = failing.get(address) != event.serial
-                failing[address] = event.serial
+                known = failing.keys() & {f"{event.address} failed", f"{event.address} refused"}
+                is_news = bool(known)
+                failing = {name: serial for name, serial in failing.items() if name not in known}
+            else:  # a change that was refused before its commit leaves the query running
+                name = f"{event.address} {event.kind}"
+                is_news = failing.get(name) != event.serial
+                failing[name] = event.serial
             if is_news:
                 after = replace(after, failing=tuple(sorted(failing.items())))
                 yield (None if event.kind == "healed" else self._failure(event)), after

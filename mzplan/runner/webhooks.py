@@ -21,6 +21,7 @@ from mzplan.secrets.resolved import remember
 
 TIMEOUT = 10.0  # seconds
 _REFUSED = (400, 404, 410, 413, 422)  # the message or the URL itself is wrong, so a retry can't help
+_SECRET_LENGTH = 8  # characters: shorter parts of a URL, such as /data, aren't masked in other texts
 _SUBJECT = "notify of mzplan.yaml"
 
 
@@ -47,10 +48,12 @@ def webhook(url: str, secrets: Secrets, policy: Policy | None) -> Callable[[Mess
         address = secrets.resolve(url).strip()
         remember(address)
         parts = urlsplit(address)
-        if parts.path.strip("/"):
-            remember(parts.path)  # some errors contain only the path
+        for part in (parts.path, parts.query):  # some errors contain only these parts
+            if len(part.strip("/")) >= _SECRET_LENGTH:
+                remember(part)
         is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
-        if not parts.hostname or not is_safe:
+        is_one_line = address.isprintable() and " " not in address
+        if not parts.hostname or not is_safe or not is_one_line:
             raise ValueError("its value isn't an https:// URL")
         if policy is not None:
             policy.check(_SUBJECT, [Flow(url, (server_of_url(address),))], proposed=False)

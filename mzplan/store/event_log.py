@@ -210,8 +210,8 @@ class EventReader:
                 if self._versions.get(segment.key, "") == version:
                     current |= yielded
                     continue
-                self._versions[segment.key] = version
                 lines = self._lines(segment)
+                self._versions[segment.key] = version
                 current |= set(lines)
                 for line in lines:
                     if line not in yielded:

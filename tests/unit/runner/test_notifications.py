@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from mzplan.controller.table import Row
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.history import CommitRecord
 from mzplan.model.plan import DriftItem
@@ -98,6 +100,59 @@ def test_what_a_killed_runner_has_not_sent_is_sent_by_the_next_one(world: World)
     second = Told(world)
     assert second.new() == [("failed", "source.orders")]
     assert Told(world).new() == []
+
+
+def test_a_failure_after_a_restart_of_the_runner_is_told_again(world: World) -> None:
+    """The next runner finds the query running, and logs no event that it recovered."""
+    world.apply(make_state(1))
+    told = Told(world)
+    told.new()
+    world.fail(ORDERS, "the disk is full")
+    world.settle()
+    assert told.new() == [("failed", "source.orders")]
+    next(row for row in _rows(world) if row.address == ORDERS).is_failing = False
+    for _ in range(4):
+        world.later(30.0)
+    assert told.new() == []
+    world.fail(ORDERS, "again")
+    world.settle()
+    assert told.new() == [("failed", "source.orders")]
+
+
+def test_a_change_that_was_refused_does_not_hide_a_failure(world: World) -> None:
+    world.apply(make_state(1))
+    told = Told(world)
+    told.new()
+    world.runner.controller.events.add("refused", ORDERS, code="MZ019", detail="a change was refused")
+    world.settle()
+    world.fail(ORDERS, "the disk is full")
+    world.settle()
+    assert told.new() == [("failed", "source.orders")] * 2
+
+
+def test_what_was_read_before_an_error_of_the_store_is_sent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.apply(make_state(1))
+    told = Told(world)
+    told.new()
+    for text in ("the disk is full", "still full"):
+        world.runner.controller.events.add("failed", ORDERS, code="MZ064", detail=text)
+        world.runner.controller.events.add("healed", ORDERS)
+    world.settle()
+    with monkeypatch.context() as away:
+        away.setattr(told.notifier, "_write", Mock(side_effect=OSError("away")))
+        with pytest.raises(OSError, match="away"):
+            told.notifier.look()
+    told.notifier._read_again()
+    told.notifier.look()
+    assert [one["detail"] for one in told.messages] == ["the disk is full"] * 2 + ["still full"]
+
+
+def _rows(world: World) -> Iterable[Row]:
+    queries = world.runner.controller.queries
+    assert queries is not None
+    return queries.rows.values()
 
 
 def test_a_new_webhook_is_not_told_the_past(world: World) -> None:
@@ -218,7 +273,16 @@ def test_a_webhook_is_posted_json_and_follows_no_redirect(tmp_path: Path) -> Non
         assert "/elsewhere" not in server.paths
 
 
-@pytest.mark.parametrize("value", ["not-a-url-but-a-secret", "http://hooks.example/t", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "not-a-url-but-a-secret",
+        "http://hooks.example/t",
+        "file:///etc/passwd",
+        "https://hooks.example/send?key=AIzaSy 12345",
+        "https://hooks.example/send?key=AIzaSy12345\nhttps://hooks.example/t",
+    ],
+)
 def test_a_value_that_is_no_https_url_is_not_used(value: str) -> None:
     with pytest.raises(ValueError, match="isn't an https") as caught:
         webhook("${env:HOOK}", secrets(value), None)({"text": "x"})
