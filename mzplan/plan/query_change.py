@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import unified_diff
+from itertools import pairwise
 
 from mzplan.model.address import Address, natural
 from mzplan.model.graph import DependencyGraph
@@ -17,6 +19,7 @@ from mzplan.schema.columns import Column, spark_type
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
 from mzplan.schema.source_columns import columns_of, keys_of
+from mzplan.schema.sql_text import tokens
 from mzplan.schema.states.comparison import compare_states
 from mzplan.schema.states.description import StateDescription, describe_state
 from mzplan.schema.states.normal import UndecidedError
@@ -60,7 +63,10 @@ def query_change(
     if old == new and states[0] == states[1]:
         return None
     diff = "\n".join(list(unified_diff(old, new, lineterm=""))[2:])
-    if None in states or states[0] == states[1]:
+    is_same = states[0] == states[1]
+    if is_same and _may_have_keys(after, "\n".join(new), records[1]):
+        is_same = _fields_in("\n".join(old)) == _fields_in("\n".join(new))
+    if None in states or is_same:
         state, because = _of_one(*states)
         return QueryChange(diff=diff, state=state, because=because)
     try:
@@ -196,6 +202,18 @@ def _readings(record: ResourceState) -> Mapping[str, int]:
     except QueryError:  # of another version
         return {}
     return Counter(table.name for table in query.tables.values())
+
+
+def _may_have_keys(record: ResourceState, sql: str, records: Records) -> bool:
+    """Whether a name after a dot or colon may be a key of a MAP or VARIANT, whose case matters."""
+    read = [records[address] for address in (*record.reads.values(), *record.snapshots.values())]
+    types = [column.type for one in read for column in columns_of(one.type, one.body)]
+    return any(re.search("map|variant|json", text, re.IGNORECASE) for text in (sql, *types))
+
+
+def _fields_in(sql: str) -> list[str]:
+    """Return the names after a dot or colon."""
+    return [name.text for mark, name in pairwise(tokens(sql)) if mark.text in (".", ":")]
 
 
 def _of_one(before: str | None, after: str | None) -> tuple[StateVerdict, str]:

@@ -63,7 +63,8 @@ def decode_records(
     from pyspark.sql import types as t
 
     newest = latest(query)
-    passed_rows = rows.select(*_PASSED, *_other_columns(query))
+    topic = () if "topic" in query.body else ("topic",)
+    passed_rows = rows.select(*_PASSED, *topic, *_other_columns(query))
     fields = [f"{DECODED} STRUCT<r: STRUCT<{ddl(columns)}>, e: STRING>"]
     if keys:
         fields.append(f"{KEY_DECODED} STRUCT<r: STRUCT<{ddl(keys)}>, e: STRING>")
@@ -285,7 +286,8 @@ def stream_options(query: ResolvedQuery) -> dict[str, str]:
 def subscription(body: Mapping[str, Any]) -> dict[str, str]:
     """Return the option of Spark's Kafka reader that names the topics."""
     if "topic_pattern" in body:
-        return {"subscribePattern": body["topic_pattern"]}
+        # Spark would also read topics that contain a match.
+        return {"subscribePattern": f"^(?:{body['topic_pattern']})$"}
     return {"subscribe": ",".join(named_topics(body))}
 
 

@@ -38,7 +38,7 @@ def compare_states(before: StateDescription, after: StateDescription) -> StateCh
     pairs = list(zip(before.operators, after.operators, strict=True))
     operators = tuple(_operator(old, new) for old, new in pairs)
     reasons: list[Reason] = [(operator.state, operator.because) for operator in operators]
-    reasons += _moved(before, after)
+    reasons += [*_moved(before, after), *_fields(before, after)]
     state = max((verdict for verdict, _ in reasons), key=VERDICTS.index)
     because = "; ".join(dict.fromkeys(why for verdict, why in reasons if verdict != "kept"))
     columns = tuple(_columns(before, after))
@@ -61,6 +61,7 @@ def _operator(old: StatefulOperator, new: StatefulOperator) -> OperatorChange:
         *_keys(old, new),
         *chain.from_iterable(_values(old, *pair) for pair in zip(old.values, new.values, strict=True)),
         *_conditions(old, new),
+        *_certain(old, new),
         *chain.from_iterable(_below(*pair) for pair in zip(old.below, new.below, strict=True)),
     ]
     if not reasons:
@@ -130,6 +131,18 @@ def _conditions(old: StatefulOperator, new: StatefulOperator) -> Iterator[Reason
         return
     pairs = [{part.text: part.shown for part in one.conditions} for one in (old, new)]
     yield from _compared(pairs[0], pairs[1], "in the join", "old rows were kept by the former condition")
+
+
+def _certain(old: StatefulOperator, new: StatefulOperator) -> Iterator[Reason]:
+    if old.certain != new.certain and old.values == new.values:
+        why = "only a condition on one side of the join needs other columns, and Spark may not store them"
+        yield "unknown", why
+
+
+def _fields(before: StateDescription, after: StateDescription) -> Iterator[Reason]:
+    has_join = any(operator.kind.endswith("join") for operator in after.operators)
+    if has_join and before.paths != after.paths:
+        yield "unknown", "the query reads other fields of a column, and a join may store only those it reads"
 
 
 def _below(old: Below, new: Below) -> Iterator[Reason]:

@@ -51,6 +51,8 @@ class StatefulOperator:
 
     - `values`: for an aggregation, the aggregates; for a join, the columns that each side keeps.
     - `conditions`: of a join, except those that compare its keys.
+    - `certain`: of a join, the columns that each side needs apart from conditions on one side. Spark may
+      evaluate such a condition before the join, and then doesn't store its columns.
     """
 
     kind: str
@@ -58,6 +60,7 @@ class StatefulOperator:
     values: tuple[tuple[Part, ...], ...]
     conditions: tuple[Part, ...]
     below: tuple[Below, ...]
+    certain: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class StateDescription:
     - `pushed`: conditions above all operators that Spark may evaluate below one, with their SQL.
     - `kept`: the other conditions above all operators.
     - `source`: where the rows of the result come from.
+    - `paths`: the fields that the query reads in columns. Of a struct, a join may store only these.
     """
 
     operators: tuple[StatefulOperator, ...]
@@ -84,6 +88,7 @@ class StateDescription:
     kept: Mapping[str, str]
     source: str
     columns: tuple[OutputColumn, ...]
+    paths: frozenset[str] = frozenset()
 
 
 def describe_state(sql: str, inputs: Mapping[str, Input]) -> StateDescription:
@@ -148,11 +153,13 @@ _WORDS = frozenset(
 
 
 def _description(reading: Reading, rows: Rows) -> StateDescription:
-    needed = _needed(reading, rows)
+    needed, certain = _needed(reading, rows), _needed(reading, rows, least=True)
     operators = []
     for operator in reading.operators:
         _ensure_order(operator, needed)
-        operators.append(_operator(operator, needed))
+        described = _operator(operator, needed)
+        sides = tuple(tuple(v.text for ref, v in side.items() if ref in certain) for side in operator.kept)
+        operators.append(replace(described, certain=sides))
     pushed, kept = _above(reading, rows)
     return StateDescription(
         tuple(operators),
@@ -160,16 +167,21 @@ def _description(reading: Reading, rows: Rows) -> StateDescription:
         kept,
         rows.source,
         tuple(OutputColumn(o.name, o.value.text, o.value.shown or o.name) for o in rows.outputs),
+        frozenset(reading.paths),
     )
 
 
-def _needed(reading: Reading, rows: Rows) -> set[str]:
-    """Return the columns that the result, a key or a condition needs, at any depth."""
-    open_ = [ref for output in rows.outputs for ref in output.value.refs]
-    open_ += [ref for condition in rows.filters for ref in condition.refs] + list(reading.needed)
+def _needed(reading: Reading, rows: Rows, *, least: bool = False) -> set[str]:
+    """Return the columns that the result, a key or a condition needs, at any depth.
+
+    `least`: leave out the conditions that read one side of a join.
+    """
+    open_ = [ref for output in rows.outputs for ref in output.value.refs] + list(reading.needed)
+    conditions = list(rows.filters)
     for operator in reading.operators:
-        conditions = [f for side in operator.sides for f in side.filters]
-        open_ += [ref for n in (*operator.keys, *operator.conditions, *conditions) for ref in n.refs]
+        open_ += [ref for key in operator.keys for ref in key.refs]
+        conditions += [*operator.conditions, *(f for side in operator.sides for f in side.filters)]
+    open_ += [ref for one in conditions if not least or _sides(one) != 1 for ref in one.refs]
     needed: set[str] = set()
     while open_:
         ref = open_.pop()

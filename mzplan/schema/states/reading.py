@@ -19,6 +19,7 @@ class Reading:
     - `operators`: from the leaves up, left before right: Spark numbers them so.
     - `needs`: by reference to a column of an operator, union or generator, the columns it is computed from.
     - `needed`: the columns that are read whatever the result needs.
+    - `paths`: the normal forms of the fields that the query reads in columns.
     """
 
     def __init__(self, query: RelationalQuery, inputs: Mapping[str, Input]):
@@ -26,6 +27,7 @@ class Reading:
         self.operators: list[Operator] = []
         self.needs: dict[str, tuple[str, ...]] = {}
         self.needed: set[str] = set()
+        self.paths: set[str] = set()
         self._uses: Counter[str] = Counter()
         self._numbers: Counter[str] = Counter()
 

@@ -146,13 +146,14 @@ class Select:
             found, rest = self._scope.find(node)
             if not rest:
                 return found
-            type_ = reduce(field_type, rest, found.type)
-            text = ".".join([found.text, *map(str.lower, rest)])
+            text, type_ = _of_field(found, rest)
+            self._reading.paths.add(text)
             return Normal(text, found.refs, type_, ".".join([found.shown, *rest]), found.is_rewritten)
         if type(node).__name__ == "Dot" and type(node.expression).__name__ == "Identifier":
             of = inner(node.this)
-            field = node.expression.name
-            return Normal(f"{of.text}.{field.lower()}", of.refs, None, "", of.is_rewritten)
+            text, _ = _of_field(of, [node.expression.name])
+            self._reading.paths.add(text)
+            return Normal(text, of.refs, None, "", of.is_rewritten)
         return normal_form(node, self._reading.query.text.sql, inner)
 
     def _finish(self, node: Any, normal: Normal) -> Normal:
@@ -227,8 +228,7 @@ class Select:
 
     def _over_groups(self, node: Any, inner: Any) -> Normal:
         node = node.unnest()
-        is_filtered = type(node).__name__ in ("Filter", "WithinGroup") and is_aggregate(node.this.unnest())
-        if is_aggregate(node) or is_filtered:
+        if is_aggregate(_call_of(node)):
             return self._aggregate(node)
         if not any(map(is_aggregate, node.walk())):
             try:
@@ -248,8 +248,7 @@ class Select:
         names = [str(part.name) for part in node.parts]
         found, rest = self._scope.find(node)
         if (key := self._keys.get(found.text)) is not None and rest:
-            type_ = reduce(field_type, rest, key.type)
-            text = ".".join([key.text, *map(str.lower, rest)])
+            text, type_ = _of_field(key, rest)
             return Normal(text, key.refs, type_, ".".join(names[-len(rest) - 1 :]))
         raise UndecidedError(f"{node.sql(dialect='spark')} is neither grouped nor aggregated")
 
@@ -267,7 +266,7 @@ class Select:
             self._last = start
             values[ref] = value
             self._reading.needs[ref] = value.refs
-            call = node.this.unnest() if type(node).__name__ in ("Filter", "WithinGroup") else node
+            call = _call_of(node)
             name = str(call.name).lower() if type(call).__name__ == "Anonymous" else ""
             name = name or function_name(call, self._reading.query.text.sql)
             self._operator.buffers[ref] = buffer_types(name, list(map(self._type, arguments_of(call))))
@@ -280,6 +279,23 @@ class Select:
             return self._types.of(node)
         except QueryError:
             return None
+
+
+def _call_of(node: Any) -> Any:
+    """Return the function call in its FILTER, WITHIN GROUP and IGNORE NULLS; the node if it has none."""
+    while type(node).__name__ in ("Filter", "WithinGroup", "IgnoreNulls", "RespectNulls"):
+        node = node.this.unnest()
+    return node
+
+
+def _of_field(value: Normal, names: list[str]) -> tuple[str, str | None]:
+    """Return the text and the type of a field in a value. The case of a map's key matters."""
+    text, type_ = value.text, value.type
+    for name in names:
+        has_fields = type_ is not None and type_.startswith(("STRUCT<", "ARRAY<STRUCT<"))
+        text = f"{text}.{name.lower() if has_fields else name}"
+        type_ = field_type(type_, name)
+    return text, type_
 
 
 def _renames(item: Any) -> bool:

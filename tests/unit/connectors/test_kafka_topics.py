@@ -72,7 +72,7 @@ def test_spark_subscribes_to_the_topics() -> None:
         return {k: v for k, v in stream_options(several(**body)).items() if k.startswith("subscribe")}
 
     assert options(topics=["a", "b"]) == {"subscribe": "a,b"}
-    assert options(topic_pattern="orders-.*") == {"subscribePattern": "orders-.*"}
+    assert options(topic_pattern="orders-.*") == {"subscribePattern": "^(?:orders-.*)$"}
 
 
 def test_the_identity_has_each_topic() -> None:
