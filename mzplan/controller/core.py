@@ -167,6 +167,7 @@ class Controller:
         before = self._previous_status = self.store.read_status(id_)
         claims = Claims(self.store, self.executor, id_, self.parameters.retain_dropped, self.events)
         self.queries = Queries(self, claims, lease.epoch, before, cause)
+        self.queries.follow(self.wanted)
         self._configure(self.queries)
         self.frontiers.instance = id_
         self.wake()

@@ -114,9 +114,11 @@ class FrontierTable:
         collection.upper = max(collection.upper, survey.extent.upper)
         if collection.policy == survey.policy:
             collection.advance(survey.first_recent)
-        self.move_holds(
-            {survey.id: {sink: max(step, survey.hold_limit) for sink, step in survey.first_unread.items()}}
-        )
+        readers = self._readers(survey.id).items()  # a new generation has read nothing of what its former has
+        unread = {
+            id_: survey.first_unread[id_, at] for id_, at in readers if (id_, at) in survey.first_unread
+        }
+        self.move_holds({survey.id: {id_: max(step, survey.hold_limit) for id_, step in unread.items()}})
         self.maintenance.maintain(collection.address, survey.place, collection.since)
 
     def _readers(self, id_: GlobalId) -> dict[GlobalId, Place]:

@@ -32,7 +32,7 @@ COMPACTION_BACKOFF = 10.0  # after a failure, the interval is this many times lo
 class Survey:
     """A survey of a collection.
 
-    - `first_unread`: the first step that each of its exports still has to read.
+    - `first_unread`: the first step that each of its exports still has to read, by its id and place.
     - `first_recent`: the first step within the policy's duration; None if the policy has no duration.
     - `hold_limit`: exports hold no steps before this one, because earlier steps are older than `max_hold`.
     """
@@ -40,7 +40,7 @@ class Survey:
     id: GlobalId
     place: Place
     extent: Extent
-    first_unread: Mapping[GlobalId, Step]
+    first_unread: Mapping[tuple[GlobalId, Place], Step]
     policy: ReadPolicy
     first_recent: Step | None
     hold_limit: Step
@@ -143,7 +143,7 @@ class Maintenance:
             id=id_,
             place=place,
             extent=self.storage.extent(place),
-            first_unread={export: self.storage.first_unread(at, place) for export, at in readers.items()},
+            first_unread={(i, at): self.storage.first_unread(at, place) for i, at in readers.items()},
             policy=policy,
             first_recent=self.first_recent(place, policy),
             hold_limit=self.storage.first_recent(place, now - seconds(hold)) if hold is not None else 0,

@@ -129,6 +129,18 @@ def test_an_instance_in_use_cannot_be_dropped(world: World) -> None:
     controller.drop_instance("local")
 
 
+def test_a_controller_that_attaches_again_runs_its_queries(world: World) -> None:
+    controller = world.hosting("a")
+    append(controller, appending("a", 0, *rows(0, 2)))
+    play(controller, "a", 1)
+    controller.connect_replica("local", ReplicaLocation(owner="again"))
+    settle(controller)
+    assert running(controller) == {"source.s_a"}
+    append(controller, appending("a", 1, *rows(2, 1)))
+    play(controller, "a", 2)
+    assert len(snapshot(controller, "a", 1)) == 3
+
+
 def test_a_new_replica_severs_the_old_replica_and_resumes_its_queries(world: World) -> None:
     old = world.hosting("a")
     append(old, appending("a", 0, *rows(0, 2)))
