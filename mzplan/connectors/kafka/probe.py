@@ -125,12 +125,16 @@ def identify(client: Client, query: ResolvedQuery, writes: bool) -> dict[str, An
     return {**identity, "topics": described}
 
 
+_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
 def _matching(client: Client, query: ResolvedQuery) -> list[str]:
     """Return the topics that match the pattern. Raises ClusterError if there are none."""
     pattern = query.body["topic_pattern"]
     try:
         known = client.admin.list_topics(timeout=PROBE_TIMEOUT_S).topics
-        topics = sorted(topic for topic in known if re.fullmatch(pattern, topic))
+        # As Spark, leave out the broker's own topics.
+        topics = sorted(t for t in known if t not in _INTERNAL and re.fullmatch(pattern, t))
     except re.error as problem:
         raise cluster_error(
             query, "MZ052.topic-pattern", pattern=pattern, capitalize=str(problem).capitalize()

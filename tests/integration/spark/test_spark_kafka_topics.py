@@ -69,7 +69,9 @@ def test_named_topics_are_read_and_new_ones_begin_at_start_offsets(lab: Lab, top
 
 def test_a_pattern_finds_topics_while_the_query_runs(lab: Lab, topic: Make) -> None:
     first = topic(partitions=1)
-    second = f"{first}-more"
+    second, other = f"{first}-more", f"old-{first}"
+    create_topic(lab.kafka.bootstrap, other, 1)
+    send(lab, other, 9)  # its name only contains a match
     missing = source_of(lab, topic_pattern="nothing-.*-like-it")
     assert lab.finds(missing, "MZ052").summary == "No topic matches nothing-.*-like-it"
     source = source_of(lab, topic_pattern=f"{first}(-more)?")

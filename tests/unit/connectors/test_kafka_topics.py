@@ -99,9 +99,9 @@ def test_the_identity_has_each_topic() -> None:
     }
 
 
-@pytest.mark.parametrize("pattern", ["order", "["])
+@pytest.mark.parametrize("pattern", ["order", "[", "__.*"])
 def test_a_pattern_without_topics_is_an_error(pattern: str) -> None:
-    known, asked = cluster(orders=("1", 1)), several(topic_pattern=pattern)
+    known, asked = cluster(orders=("1", 1), __consumer_offsets=("2", 50)), several(topic_pattern=pattern)
     assert refusal(lambda: probe.identify(known, asked, False)).code == "MZ052"
 
 
