@@ -29,7 +29,7 @@ _MAX_LONG_DIGITS, _MAX_DOUBLE_DIGITS, _MAX_DIGITS = 18, 15, 38
 def buffer_types(function: str, arguments: list[str | None]) -> tuple[str, ...] | None:
     """Return the types of a function's fields in the state; None if only Spark knows them."""
     if function in ("count", "count_if", "regr_count"):
-        return ("BIGINT",)
+        return ("BIGINT NOT NULL",)
     if function in ("any", "bool_and", "bool_or", "every", "some"):
         return ("BOOLEAN",)
     if function in _BINARY:

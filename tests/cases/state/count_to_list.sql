@@ -1,5 +1,5 @@
 -- lost
--- `collect_list(n)` takes the place of `count(*)`, and Spark stores BINARY instead of BIGINT
+-- `collect_list(n)` takes the place of `count(*)`, and Spark stores BINARY instead of BIGINT NOT NULL
 
 SELECT customer, count(*) AS x FROM orders GROUP BY customer
 

@@ -1,5 +1,5 @@
--- mixed
--- `sum(n)` takes the place of `count(*)`, and Spark stores aggregates by position
+-- lost
+-- `sum(n)` takes the place of `count(*)`, and Spark stores BIGINT instead of BIGINT NOT NULL
 
 SELECT customer, count(*) AS x FROM orders GROUP BY customer
 
