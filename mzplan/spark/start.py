@@ -180,20 +180,25 @@ class QueryStart:
 
     def _prepare_tasks(self) -> None:
         """Finish an interrupted step, and check that the source and its collection haven't been replaced."""
-        query, running = self._query, self._running
-        if query.address.writes_collection:
+        if self._query.address.writes_collection:
             self._remember_upstream()
-        finishing = RunningQuery(running.name, running.place)
-        self._context.interrupted_steps.finish(query.description, self._checkpoint, finishing, self._run_once)
-        if query.address.writes_collection:
+        self._finish_step()
+        if self._query.address.writes_collection:
             self._own_collection()
         self._use_scheduler_pool()
+
+    def _finish_step(self) -> None:
+        """Finish an interrupted step, if there is one."""
+        finishing = RunningQuery(self._running.name, self._running.place)
+        self._context.interrupted_steps.finish(
+            self._query.description, self._checkpoint, finishing, self._run_once
+        )
 
     def _start(self, *, once: bool = False) -> StreamingQuery:
         """Start the query; with `once`, for one micro-batch only."""
         query, name = self._query, str(self._running.name)
         if query.address.writes_collection:
-            self._remember_upstream()
+            self._remember_upstream(finishing=once)
             writer = self._source_writer(finishing=once)
         else:
             record_release(self._context.connectors, self._checkpoint, query.description)
@@ -352,8 +357,11 @@ class QueryStart:
         keyed = bool(keys_of(collection.type, collection.body))
         self._context.collections.ensure(self._spark, path, columns, position, keyed=keyed)
 
-    def _remember_upstream(self) -> None:
-        """Record the upstream's identity before the first start; require it at later starts."""
+    def _remember_upstream(self, *, finishing: bool = False) -> None:
+        """Record the upstream's identity before the first start; require it at later starts.
+
+        `finishing`: the query finishes an interrupted step.
+        """
         query, checkpoint = self._query, self._checkpoint
         connector = self._context.connectors.source(query.description.type)
         probe = connector.probe(query)
@@ -364,7 +372,8 @@ class QueryStart:
         if not checkpoint.log.has_begun() and (end := connector.upstream_end(query)) is not None:
             checkpoint.record_first_end(end)
         if probe.upstream is not None:
-            take_upstream(connector, query, checkpoint, probe.upstream, self._last_times)
+            finish_step = None if finishing else self._finish_step
+            take_upstream(connector, query, checkpoint, probe.upstream, self._last_times, finish_step)
 
     def _last_times(self) -> dict[int, int]:
         """Return the time of the last record read from each partition, in milliseconds since the epoch."""

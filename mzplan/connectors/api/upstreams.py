@@ -10,7 +10,7 @@ upstream may no longer hold everything that the previous generation has read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -204,8 +204,12 @@ def take_upstream(
     checkpoint: Checkpoint,
     found: Mapping[str, Any],
     last_times: LastTimes,
+    finish_step: Callable[[], None] | None = None,
 ) -> None:
     """Accept the found upstream, and move the checkpoint if the source's policy says so.
+
+    `finish_step`: finishes an interrupted step, so that the checkpoint can get the positions of new topics;
+    None while that step is being finished.
 
     Raises MzplanError if the policy doesn't allow another upstream. The query must not run. After a crash,
     this function runs again, because it records the upstream's identity last."""
@@ -213,16 +217,10 @@ def take_upstream(
     if verdict.diagnostic is not None and verdict.diagnostic.severity == "error":
         raise MzplanError(verdict.diagnostic)
     if verdict.policy is None:
-        recorded, position = checkpoint.upstream(), checkpoint.position()
-        if not checkpoint.log.has_begun() or recorded is None:
+        if not checkpoint.log.has_begun() or checkpoint.upstream() is None:
             checkpoint.record_upstream(found)
-        elif (
-            position is not None
-            and checkpoint.log.unfinished() is None
-            and (extended := connector.extended(query, position, found)) is not None
-        ):
-            checkpoint.log.move(extended)
-            checkpoint.record_upstream(found)
+        else:
+            _extend(connector, query, checkpoint, found, finish_step)
         return
     former, position = checkpoint.upstream(), checkpoint.position()
     if verdict.return_position is not None:
@@ -241,6 +239,27 @@ def take_upstream(
             )
         checkpoint.log.move(new_position)
     checkpoint.record_upstream(found)
+
+
+def _extend(
+    connector: SourceConnector,
+    query: ResolvedQuery,
+    checkpoint: Checkpoint,
+    found: Mapping[str, Any],
+    finish_step: Callable[[], None] | None,
+) -> None:
+    """Add the positions of new topics to the checkpoint, after any interrupted step."""
+    position = checkpoint.position() or checkpoint.log.entry(checkpoint.log.newest())
+    if position is None or connector.extended(query, position, found) is None:
+        return
+    if checkpoint.log.unfinished() is not None:
+        if finish_step is None:
+            return
+        finish_step()
+    position = checkpoint.position()
+    if position is not None and (extended := connector.extended(query, position, found)) is not None:
+        checkpoint.log.move(extended)
+        checkpoint.record_upstream(found)
 
 
 def _as_notice(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagnostic:

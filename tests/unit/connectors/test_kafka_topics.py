@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,10 +163,11 @@ def test_a_start_moves_the_checkpoint_to_new_topics_once(
     checkpoint = written.checkpoint
     checkpoint.record_upstream(probe.identify(known, former, False))
     written.spark.joinpath("commits/0").unlink()  # the step is interrupted, so it runs first
-    take_upstream(KafkaSource(), asked, checkpoint, found, dict)
+    take_upstream(KafkaSource(), asked, checkpoint, found, dict)  # by the run that finishes it
     assert checkpoint.log.newest() == 0
-    written.step(0, {"a": {"0": 3}})
     for _ in range(2):
+        finish_step = partial(written.step, 0, {"a": {"0": 3}})
+        take_upstream(KafkaSource(), asked, checkpoint, found, dict, finish_step)
         take_upstream(KafkaSource(), asked, checkpoint, found, dict)
         assert json.loads(checkpoint.position() or "") == {"a": {"0": 3}, "b": {"0": 2}}
         assert (checkpoint.log.committed(), checkpoint.upstream()) == (1, found)
