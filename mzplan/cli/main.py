@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "schema": ("cli.editors", "Print a JSON Schema, list all schemas, or write them for editors."),
     "plan": ("cli.plan", "Show what apply would change and restart, and why."),
     "ddl": ("features.ddl", "Print PostgreSQL tables, keys and grants as a psql script."),
+    "generate": ("features.generate", "Print YAML for the topics or tables that are there."),
     "graph": ("cli.show", "Draw the dependencies, or what a change would affect."),
     "show": ("cli.show", "Show a committed resource, a saved plan, or the state."),
     "drift": ("cli.status", "Report where reality differs from the state."),

@@ -5,9 +5,10 @@ It connects and authenticates as the query does. The command line and the runner
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from mzplan.connectors.api.offers import Offer
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import (
     Output,
@@ -20,8 +21,9 @@ from mzplan.connectors.api.queries import (
 from mzplan.connectors.api.tasks import check_tasks
 from mzplan.connectors.api.upstreams import check_losses, judge_upstream
 from mzplan.connectors.catalogue import Connectors, find_connector
+from mzplan.connectors.formats.registry import ROLE
 from mzplan.host.extras import missing_extras_reported
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.schema.description import Description, InlinedConnection, as_connection
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -145,6 +147,26 @@ def check_connection(
     except MzplanError as problem:
         return problem.diagnostics
     return (diagnostic,) if diagnostic is not None else ()
+
+
+def list_offers(
+    connection: InlinedConnection, registry: InlinedConnection | None, secrets: Secrets, directory: str
+) -> Sequence[Offer]:
+    """Return the topics or tables that a connection's server has, as sources.
+
+    `registry`: the schema registry that has the topics' schemas. Raises MzplanError, MZ070 for a type of
+    connection that lists nothing.
+    """
+    connector = find_connector(connection.type)
+    if connector is None or connector.offers is None:
+        raise error("MZ070.nothing-to-list", connection=connection.address, type=connection.type)
+    resolved = resolve_connection(connection, secrets)
+    connections = {"connection": resolved}
+    if registry is not None:
+        connections[ROLE] = resolve_connection(registry, secrets)
+    with missing_extras_reported():
+        query = replace(_placeholder_query(connection, resolved, directory), connections=connections)
+        return connector.offers(query)
 
 
 def _placeholder_query(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from mzplan.connectors.api.lineage_names import LineageNames
+    from mzplan.connectors.api.offers import Offer
     from mzplan.warehouse.content_hash import ContentHash
     from mzplan.warehouse.foreign_query import ForeignQuery
     from mzplan.warehouse.step_record import StepRecord
@@ -313,6 +314,8 @@ class Connector:
       are references.
     - `ddl`: the SQL that an administrator runs on the server before the query can run. Secrets are
       references. Raises MzplanError.
+    - `offers`: the topics or tables that a connection's server has, as sources. Takes a placeholder query
+      with the connection and, if the project has one, a schema registry. Raises MzplanError.
     - `by_time`: whether the source can reread a bounded range of times (SourceConnector.between_times).
     - `replays`: whether the sink can write rows once more (SinkConnector.put_again).
 
@@ -335,6 +338,7 @@ class Connector:
     )
     lineage_ends: Callable[[ResolvedQuery], LineageNames] | None = None
     ddl: Callable[[ResolvedQuery, Sequence[Output]], Ddl] | None = None
+    offers: Callable[[ResolvedQuery], Sequence[Offer]] | None = None
     by_time: bool = False
     replays: bool = False
     servers: Callable[[Mapping[str, Any]], Sequence[str]] | None = None

@@ -6,7 +6,7 @@ May not import another type of connector.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector
@@ -15,6 +15,7 @@ from mzplan.connectors.network import server_of_url
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import AdoptingSource, SinkConnector, SourceConnector
     from mzplan.connectors.api.lineage_names import LineageName, LineageNames
+    from mzplan.connectors.api.offers import Offer
     from mzplan.connectors.api.queries import ResolvedQuery
     from mzplan.model.diagnostics import Diagnostic
     from mzplan.warehouse.foreign_query import ForeignQuery
@@ -42,6 +43,12 @@ def _adoption_problems(source: AdoptingSource, _: ForeignQuery, position: Mappin
     from mzplan.connectors.kafka.source import adoption_problems
 
     return adoption_problems(source, position)
+
+
+def _offers(query: ResolvedQuery) -> Sequence[Offer]:
+    from mzplan.connectors.kafka.offers import offers
+
+    return offers(query)
 
 
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -79,5 +86,6 @@ CONNECTOR = Connector(
     adoption_problems=_adoption_problems,
     lineage_ends=_ends,
     by_time=True,
+    offers=_offers,
     servers=_servers,
 )

@@ -125,7 +125,7 @@ def identify(client: Client, query: ResolvedQuery, writes: bool) -> dict[str, An
     return {**identity, "topics": described}
 
 
-_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 def _matching(client: Client, query: ResolvedQuery) -> list[str]:
@@ -134,7 +134,7 @@ def _matching(client: Client, query: ResolvedQuery) -> list[str]:
     try:
         known = client.admin.list_topics(timeout=PROBE_TIMEOUT_S).topics
         # As Spark, leave out the broker's own topics.
-        topics = sorted(t for t in known if t not in _INTERNAL and re.fullmatch(pattern, t))
+        topics = sorted(t for t in known if t not in INTERNAL and re.fullmatch(pattern, t))
     except re.error as problem:
         raise cluster_error(
             query, "MZ052.topic-pattern", pattern=pattern, capitalize=str(problem).capitalize()

@@ -17,6 +17,7 @@ from mzplan.schema.object_names import table_parts
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Ddl, SinkConnector, SourceConnector
     from mzplan.connectors.api.lineage_names import LineageNames
+    from mzplan.connectors.api.offers import Offer
     from mzplan.connectors.api.queries import Output, ResolvedQuery
     from mzplan.model.diagnostics import Diagnostic
 
@@ -43,6 +44,12 @@ def _ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     from mzplan.connectors.postgres.definition import sink_ddl, source_ddl
 
     return source_ddl(query) if query.address.reads_upstream else sink_ddl(query, outputs)
+
+
+def _offers(query: ResolvedQuery) -> Sequence[Offer]:
+    from mzplan.connectors.postgres.offers import offers
+
+    return offers(query)
 
 
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -80,6 +87,7 @@ CONNECTOR = Connector(
     lineage_ends=_ends,
     ddl=_ddl,
     replays=True,
+    offers=_offers,
     servers=_servers,
     machine=_machine,
 )
