@@ -13,7 +13,7 @@ from mzplan.cli.context import STDOUT, Invocation, command
 from mzplan.cli.streams import height, redrawn
 from mzplan.model.diagnostics import ExitCode
 from mzplan.operations.status import find_all_drift, read_project_status
-from mzplan.render.event_text import drift_lines, drift_to_json
+from mzplan.render.cause_text import drift_lines, drift_to_json
 from mzplan.render.markdown import render_drift_markdown
 from mzplan.render.resumption import render_jobs
 from mzplan.render.status import has_failed, render_status, status_to_json

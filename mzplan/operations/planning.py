@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mzplan.host.spark_lines import installed_spark
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Status
@@ -31,7 +30,6 @@ from mzplan.plan.canaries import choose_canaries
 from mzplan.plan.drift import started_because
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.paths import absolute, local_path
-from mzplan.warehouse.stored_files import stored_in
 
 if TYPE_CHECKING:
     from mzplan.operations.connections import Reachability
@@ -167,6 +165,8 @@ def version_notices(project: Project, state: State, statuses: Mapping[str, Statu
         if instance is None or instance.type != "embedded" or project.store.leases.leader(name) is not None:
             continue
 
+        from mzplan.host.spark_lines import installed_spark  # its importlib.metadata starts slowly
+
         installed = installed_spark()
         if installed is not None and installed != status.versions.spark:
             yield _notice(name, f"will run Spark {installed}, which is installed here", str(status.versions))
@@ -233,6 +233,8 @@ def _lines(stored: list[ResourceState], project: Project, warehouse: str) -> Ite
 
 def _size(folder: str, until: float) -> str:
     """Return ` of 1.5 MiB` or ` (nothing yet)`; "" without time left, or for a folder elsewhere."""
+    from mzplan.warehouse.stored_files import stored_in  # only for a plan that removes storage
+
     local = local_path(folder)
     if local is None or time.monotonic() > until or not local.parents[2].is_dir():
         return ""

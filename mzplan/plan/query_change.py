@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import unified_diff
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from mzplan.model.address import Address, natural
 from mzplan.model.graph import DependencyGraph
@@ -20,11 +21,10 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.sql_text import tokens
-from mzplan.schema.states.comparison import compare_states
-from mzplan.schema.states.description import StateDescription, describe_state
-from mzplan.schema.states.normal import UndecidedError
-from mzplan.schema.states.rows import Input
 from mzplan.schema.view_query import gives_same_rows
+
+if TYPE_CHECKING:
+    from mzplan.schema.states.description import StateDescription
 
 Records = Mapping[Address, ResourceState]
 STATE = "state"  # the property with the digest of the stateful part of the query
@@ -69,6 +69,10 @@ def query_change(
     if None in states or is_same:
         state, because = _of_one(*states)
         return QueryChange(diff=diff, state=state, because=because)
+    # A plan that changes no stateful query doesn't need these modules.
+    from mzplan.schema.states.comparison import compare_states
+    from mzplan.schema.states.normal import UndecidedError
+
     try:
         described = [
             _described(r, known, property_) for r, known in zip((before, after), records, strict=True)
@@ -93,6 +97,10 @@ def query_change(
 
 def _described(record: ResourceState, records: Records, property_: str) -> StateDescription:
     """Return the state of a view's query over the columns of its inputs. Raises UndecidedError."""
+    from mzplan.schema.states.description import describe_state
+    from mzplan.schema.states.normal import UndecidedError
+    from mzplan.schema.states.rows import Input
+
     if record.snapshots:
         raise UndecidedError("it reads snapshots")
     marks = record.body.get("watermarks", {})

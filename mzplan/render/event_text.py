@@ -1,9 +1,8 @@
-"""Events, causes and drift for people and as JSON; and why a query last started or stopped."""
+"""Events for people and as JSON; and why a query last started or stopped."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,71 +10,11 @@ from mzplan.model.cause import NEW, Cause
 from mzplan.model.codec import encode
 from mzplan.model.event import Event, EventKind
 from mzplan.model.history import CommitRecord
-from mzplan.model.plan import DriftItem
-from mzplan.model.words import first_names, span
+from mzplan.model.words import span
 from mzplan.operations.events import EventList, Explanation
+from mzplan.render.cause_text import cause_in_words, cause_to_json
 from mzplan.render.text import Paint, brief, safe
 from mzplan.store.event_log import LoggedEvent, seconds_of
-
-MAX_NAMED = 5  # addresses per cause
-
-
-def drift_lines(drift: Iterable[DriftItem], longest: int) -> list[str]:
-    """Return a line for each cause, with at most `longest` characters of detail."""
-    return [
-        f"{first_names([safe(name) for name in names], MAX_NAMED)}: {kind}: {brief(detail, longest)}"
-        for (kind, detail), names in _causes(drift).items()
-    ]
-
-
-def drift_to_json(drift: Iterable[DriftItem]) -> list[dict[str, Any]]:
-    """Return an entry for each cause. A cause with several addresses also has `addresses`."""
-    return [
-        {"address": names[0], "kind": kind, "detail": detail}
-        | ({"addresses": names} if len(names) > 1 else {})
-        for (kind, detail), names in _causes(drift).items()
-    ]
-
-
-def _causes(drift: Iterable[DriftItem]) -> Mapping[tuple[str, str], list[str]]:
-    """Group the addresses by kind and detail, because equal items have one cause, such as one dead runner."""
-    causes: dict[tuple[str, str], list[str]] = {}
-    for item in drift:
-        causes.setdefault((item.kind, item.detail), []).append(item.address)
-    return causes
-
-
-_KINDS = {
-    "change": "a change",
-    "secret": "a secret",
-    "hand": "by hand",
-    "retry": "a retry",
-    "runner": "its runner",
-    "hand-over": "a hand-over",
-    "canary": "a canary",
-    "upgrade": "an upgrade",
-}
-
-
-def cause_to_json(cause: Cause) -> dict[str, Any]:
-    """Return the JSON of a cause, as in status, plan and events."""
-    return {
-        "cause": cause.cause,
-        "serial": cause.serial or None,
-        "through": str(cause.through) if cause.through else None,
-        "detail": cause.detail,
-        "at": cause.at,
-    }
-
-
-def cause_in_words(cause: Cause) -> str:
-    """Format a cause on one line: `serial 7: connection.shop_pg: host a → b`."""
-    serial = f"serial {cause.serial}" if cause.serial else ""
-    through = str(cause.through) if cause.through is not None else ""
-    detail = safe(cause.detail)
-    parts = (serial, "" if through in detail else through, detail or _KINDS[cause.cause])
-    return ": ".join(filter(None, parts))
-
 
 MAX_SHOWN = 400  # characters of an event's detail
 MAX_LISTED = 10  # events per serial

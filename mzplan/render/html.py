@@ -63,6 +63,7 @@ def joined(content: Content) -> Markup:
 
 def static_text(package: str, name: str) -> str:
     """Return the text of a style sheet or script from the package's `static` folder."""
+
     return (files(package) / "static" / name).read_text(encoding="utf-8")
 
 

@@ -15,8 +15,8 @@ from mzplan.model.plan import ACTIONS, FATES, Change, DriftItem, FieldChange, Pl
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.highlights import changed_settings, restarts_elsewhere
+from mzplan.render.cause_text import drift_lines
 from mzplan.render.diagnostics import merge_equal, render_diagnostics
-from mzplan.render.event_text import drift_lines
 from mzplan.render.html import (
     LIMIT,
     alert,

@@ -10,8 +10,8 @@ from mzplan.model.plan import Change, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.highlights import restarts_elsewhere
+from mzplan.render.cause_text import cause_to_json, drift_to_json
 from mzplan.render.diagnostics import diagnostics_to_json
-from mzplan.render.event_text import cause_to_json, drift_to_json
 from mzplan.secrets.references import REFERENCE, format_place, placed_references
 
 

@@ -24,7 +24,7 @@ from mzplan.model.state import (
 )
 from mzplan.model.times import instant_text
 from mzplan.model.words import count, first_names, size, span
-from mzplan.render.event_text import cause_in_words, cause_to_json
+from mzplan.render.cause_text import cause_in_words, cause_to_json
 from mzplan.render.resumption import task_to_json
 from mzplan.render.text import Paint, aligned_lines, paragraph, safe
 

@@ -19,8 +19,8 @@ from mzplan.model.words import count
 from mzplan.operations.events import NOTHING, EventList
 from mzplan.operations.logs import read_logs
 from mzplan.operations.project import Project
+from mzplan.render.cause_text import cause_in_words
 from mzplan.render.diagnostics import render_diagnostics
-from mzplan.render.event_text import cause_in_words
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.status import COLUMNS, notes, row
 from mzplan.render.text import cut

@@ -9,7 +9,7 @@ from mzplan.model.plan import DriftItem
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.plan import build_plan
-from mzplan.render.event_text import drift_lines
+from mzplan.render.cause_text import drift_lines
 from mzplan.render.graph import render_graph
 from mzplan.render.markdown import render_drift_markdown, render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
