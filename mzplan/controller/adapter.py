@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from itertools import chain
 
 from mzplan.controller.core import Controller
-from mzplan.controller.reconcile import Desired
+from mzplan.controller.decision import Desired
 from mzplan.controller.terms import (
     AppendCommand,
     CreateExportToken,

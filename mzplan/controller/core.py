@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from mzplan.controller.claims import Claims
+from mzplan.controller.decision import Decision, Desired, Stop
 from mzplan.controller.executor import CheckResult, Executor, Measurement, QueryName
 from mzplan.controller.frontiers import FrontierTable
 from mzplan.controller.instances import Instances
@@ -22,7 +23,6 @@ from mzplan.controller.maintenance import Maintenance, TargetMaintenance
 from mzplan.controller.observations import InstanceOverview, QueryState
 from mzplan.controller.outages import STOP_CAUSE
 from mzplan.controller.queries import Queries
-from mzplan.controller.reconcile import Decision, Desired, Stop
 from mzplan.controller.runs import EventQueue, takeover
 from mzplan.controller.storage import Storage
 from mzplan.controller.table import Row
@@ -143,7 +143,7 @@ class Controller:
         self.instances.outages.survive = parameters.survive_store_outage
         if self.queries is not None:
             self._configure(self.queries)
-        self.maintenance.schedule.every = self.targets.schedule.every = parameters.maintain_every
+        self.maintenance.every = self.targets.every = parameters.maintain_every
         self.wake()
 
     # --- the instance
@@ -209,11 +209,10 @@ class Controller:
                 stall=stall if address in active else None,
             )
         digests, rotated = queries.secrets_in_use.digests(wanted)
-        at_work = (self.maintenance, self.targets)
         return InstanceOverview(
             queries=states,
             busy=self.busy,
-            maintained=tuple(work.in_progress for work in at_work if work.in_progress is not None),
+            maintained=(*self.maintenance.in_progress, *self.targets.in_progress),
             secrets=digests,
             rotated=rotated,
             foreign=tuple(self.executor.foreign_queries()),
@@ -225,7 +224,10 @@ class Controller:
     def busy(self) -> bool:
         """Whether work is under way, so that `process` should be called again soon."""
         queries = self.queries
-        starting = any(d.condition == "starting" and not d.held for d in self.decisions.values())
+        starting = any(
+            d.condition == "starting" and (d.hold is None or not d.hold.starts_nothing)
+            for d in self.decisions.values()
+        )
         return starting or (queries is not None and (bool(queries.in_flight) or queries.claims.is_removing))
 
     def ready(self) -> None:
@@ -373,7 +375,7 @@ class Controller:
     def _configure(self, queries: Queries) -> None:
         queries.claims.retain = self.parameters.retain_dropped
         queries.backoff = self.parameters.backoff
-        self.jobs.set_budget("start", self.parameters.parallelism)
+        self.jobs.set_threads("start", self.parameters.parallelism)
 
     def _running_sinks(self, wanted: Mapping[Address, Desired]) -> dict[Address, Description]:
         """Return the committed descriptions of the running sinks."""

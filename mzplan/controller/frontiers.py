@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from mzplan.controller.decision import Desired
 from mzplan.controller.maintenance import Maintenance, Survey, max_hold
-from mzplan.controller.reconcile import Desired
 from mzplan.controller.terms import Frontiers, GlobalId, InstanceId, ReadPolicy, Step
 from mzplan.model.address import Place
 from mzplan.schema.description import Description
@@ -94,11 +94,11 @@ class FrontierTable:
             self._downgrade(collection)
 
     def maintain(self) -> None:
-        """Survey the collection of this instance that is due."""
-        self.maintenance.log_result()
-        if (survey := self.maintenance.take_survey()) is not None:
+        """Survey the collections of this instance, and maintain them, as is due."""
+        fed = {c.address: (c, self._readers(id_)) for id_, c in self.by_id.items() if self._is_fed(c)}
+        for survey in self.maintenance.survey(fed):
             self._apply_survey(survey)
-        self.maintenance.start_due({i: c for i, c in self.by_id.items() if self._is_fed(c)}, self._readers)
+        self.maintenance.maintain()
 
     def describe_holds(self, reader: GlobalId) -> str | None:
         """Describe the steps that collections keep for a query, beyond their policy; None if none."""
@@ -119,7 +119,7 @@ class FrontierTable:
             id_: survey.first_unread[id_, at] for id_, at in readers if (id_, at) in survey.first_unread
         }
         self.move_holds({survey.id: {id_: max(step, survey.hold_limit) for id_, step in unread.items()}})
-        self.maintenance.maintain(collection.address, survey.place, collection.since)
+        self.maintenance.expire(collection.address, survey.place, collection.since)
 
     def _readers(self, id_: GlobalId) -> dict[GlobalId, Place]:
         """Return the checkpoint places of a collection's readers, by id."""

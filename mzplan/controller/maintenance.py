@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from mzplan.controller.jobs import Jobs
-from mzplan.controller.round_robin import RoundRobin
+from mzplan.controller.jobs import Jobs, Recurring
 from mzplan.controller.storage import Extent, Storage
 from mzplan.controller.terms import Frontiers, GlobalId, LagDuration, ReadPolicy, Step
 from mzplan.model.address import Address, Place
@@ -53,55 +52,33 @@ def max_hold(source: Description) -> str | None:
 
 
 class Maintenance:
-    """Surveys each collection every `schedule.every` seconds. `clock` returns monotonic seconds."""
+    """Surveys each collection `every` so many seconds, and maintains one collection at a time.
 
-    def __init__(
-        self,
-        storage: Storage,
-        jobs: Jobs,
-        clock: Callable[[], float],
-        wake: Callable[[], None],
-    ):
-        self.wake = wake
-        self.storage = storage
-        self.jobs = jobs
-        self.schedule: RoundRobin[Place, Survey] = RoundRobin(jobs, "survey", clock, SURVEY_INTERVAL, wake)
+    `clock` returns monotonic seconds.
+    """
+
+    def __init__(self, storage: Storage, jobs: Jobs, clock: Callable[[], float], wake: Callable[[], None]):
+        self._storage, self._jobs, self._wake = storage, jobs, wake
+        self._surveys: Recurring[Address, tuple[Frontiers, Mapping[GlobalId, Place]], Survey | None] = (
+            Recurring(jobs, "survey", self._survey, clock, waits_first=True, wake=wake)
+        )
+        self._due: dict[Address, tuple[Place, Step]] = {}
         self._work: tuple[Address, Place, Future[None]] | None = None
+        self.every = SURVEY_INTERVAL
 
     @property
-    def in_progress(self) -> Address | None:
-        """The source whose collection is being maintained; a collection has one writer at a time."""
-        return self._work[0] if self._work is not None else None
+    def in_progress(self) -> Set[Address]:
+        """The sources whose collections are being maintained; a collection has one writer at a time."""
+        return {self._work[0]} if self._work is not None else set()
 
-    def take_survey(self) -> Survey | None:
-        """Return the last survey once; None if it failed or there is none."""
-        if (ended := self.schedule.take_result()) is None:
-            return None
-        place, survey = ended
-        try:
-            return survey.result()
-        except OSError as problem:
-            log.warning("collection %s g%d: %s", *place, problem)
-        except Exception as problem:  # a defect here must not end the runner
-            log.warning("collection %s g%d: %s: %s", *place, type(problem).__name__, problem)
-        return None
-
-    def start_due(
-        self,
-        collections: Mapping[GlobalId, Frontiers],
-        readers: Callable[[GlobalId], Mapping[GlobalId, Place]],
-    ) -> None:
-        """Survey the collection whose last survey is the oldest, if it is due.
-
-        `readers` returns the places of a collection's exports.
-        """
-        if self._work is not None:
-            return
-        places = {state.place: id_ for id_, state in collections.items()}
-        if (due := self.schedule.due(places)) is not None:
-            id_ = places[due]
-            address = collections[id_].desired.description.address
-            self.schedule.start(due, address, self._survey, id_, collections[id_], readers(id_))
+    def survey(
+        self, collections: Mapping[Address, tuple[Frontiers, Mapping[GlobalId, Place]]]
+    ) -> list[Survey]:
+        """Start the surveys that are due, of these collections and their readers. Return the ended ones."""
+        self._due = {address: due for address, due in self._due.items() if address in collections}
+        free = {a: c for a, c in collections.items() if a not in self.in_progress}
+        surveys = self._surveys.poll(free, lambda _: self.every)
+        return [survey for survey in surveys.values() if survey is not None]
 
     def first_recent(self, place: Place, policy: ReadPolicy) -> Step | None:
         """Return the first step within the policy's duration.
@@ -111,47 +88,49 @@ class Maintenance:
         if not isinstance(policy, LagDuration):
             return None
         try:
-            return self.storage.first_recent(place, time.time() - policy.seconds)
+            return self._storage.first_recent(place, time.time() - policy.seconds)
         except Exception as problem:  # foreign files in the storage must not end the runner
             log.warning("collection %s g%d: %s", *place, problem)
             return None
 
-    def maintain(self, address: Address, place: Place, since: Step) -> None:
-        """Let storage expire the steps of a collection below `since`.
+    def expire(self, address: Address, place: Place, since: Step) -> None:
+        """Let storage expire the steps of a collection below `since`, once it is its turn."""
+        self._due[address] = (place, since)
 
-        Does nothing while another collection is maintained; a later survey asks again.
-        """
-        if self._work is None:
-            future = self.jobs.submit("maintenance", address, self.storage.maintain, place, since)
+    def maintain(self) -> None:
+        """Log the failure of maintenance that has ended, and start the next one that is due."""
+        if self._work is not None and self._work[2].done():
+            (_, place, done), self._work = self._work, None
+            if (problem := done.exception()) is not None:  # a later survey tries again
+                log.warning("can't maintain collection %s g%d: %s", *place, problem)
+        if self._work is None and self._due:
+            address = next(iter(self._due))
+            place, since = self._due.pop(address)
+            future = self._jobs.submit("maintenance", address, self._storage.maintain, place, since)
             self._work = (address, place, future)
-            future.add_done_callback(lambda _: self.wake())
+            future.add_done_callback(lambda _: self._wake())
 
-    def log_result(self) -> None:
-        """If maintenance has ended with a failure, log it. A later survey retries the maintenance."""
-        if self._work is None or not self._work[2].done():
-            return
-        _, place, done = self._work
-        self._work = None
-        problem = done.exception()
-        if problem is not None:
-            log.warning("can't maintain collection %s g%d: %s", *place, problem)
-
-    def _survey(self, id_: GlobalId, state: Frontiers, readers: Mapping[GlobalId, Place]) -> Survey:
+    def _survey(self, subject: tuple[Frontiers, Mapping[GlobalId, Place]]) -> Survey | None:
+        state, readers = subject
         place, policy, now = state.place, state.policy, time.time()
         hold = max_hold(state.desired.description)
-        return Survey(
-            id=id_,
-            place=place,
-            extent=self.storage.extent(place),
-            first_unread={(i, at): self.storage.first_unread(at, place) for i, at in readers.items()},
-            policy=policy,
-            first_recent=self.first_recent(place, policy),
-            hold_limit=self.storage.first_recent(place, now - seconds(hold)) if hold is not None else 0,
-        )
+        try:
+            return Survey(
+                id=place[0],
+                place=place,
+                extent=self._storage.extent(place),
+                first_unread={(i, at): self._storage.first_unread(at, place) for i, at in readers.items()},
+                policy=policy,
+                first_recent=self.first_recent(place, policy),
+                hold_limit=self._storage.first_recent(place, now - seconds(hold)) if hold is not None else 0,
+            )
+        except Exception as problem:  # a defect here must not end the runner
+            log.warning("collection %s g%d: %s", *place, str(problem) or type(problem).__name__)
+            return None
 
 
 class TargetMaintenance:
-    """Compacts each target every `schedule.every` seconds with `compact` (Executor.compact).
+    """Compacts each target `every` so many seconds with `compact` (Executor.compact).
 
     `clock` returns monotonic seconds.
     """
@@ -163,36 +142,34 @@ class TargetMaintenance:
         clock: Callable[[], float],
         wake: Callable[[], None],
     ):
-        self.compact = compact
-        self.schedule: RoundRobin[Address, str | None] = RoundRobin(
-            jobs, "compaction", clock, SURVEY_INTERVAL, wake
+        self._compact = compact
+        self._compactions: Recurring[Address, Description, None] = Recurring(
+            jobs, "compaction", self._compact_target, clock, waits_first=True, wake=wake
         )
+        self.every = SURVEY_INTERVAL
 
     @property
-    def in_progress(self) -> Address | None:
-        """The sink whose target is being compacted. If it moves, its next runner waits for the compaction."""
-        return self.schedule.in_progress
+    def in_progress(self) -> Set[Address]:
+        """The sinks whose targets are being compacted. If one moves, its next runner waits for that."""
+        return self._compactions.in_progress
 
     def start_due(self, sinks: Mapping[Address, Description]) -> None:
-        """Log the result of the last compaction, and start the next one that is due. `sinks` run here."""
-        self._log_result()
+        """Start the compactions that are due. `sinks` run here."""
         wanted = {}
         for address, sink in sinks.items():
             if resource_kind("sink", sink.type).with_defaults(sink.body).get("compaction") is not None:
                 wanted[address] = sink
-        if (due := self.schedule.due(wanted)) is not None:
-            self.schedule.start(due, due, self.compact, wanted[due])
+        self._compactions.poll(wanted, lambda _: self.every)
 
-    def _log_result(self) -> None:
-        if (ended := self.schedule.take_result()) is None:
-            return
-        address, done = ended
-        problem = done.exception()
-        if problem is not None:
-            log.warning("%s: %s", address, _problem_text(problem))
-            self.schedule.postpone(address, COMPACTION_BACKOFF)
-        elif done.result() is not None:
-            log.info("%s: %s", address, done.result())
+    def _compact_target(self, sink: Description) -> None:
+        try:
+            done = self._compact(sink)
+        except Exception as problem:
+            log.warning("%s: %s", sink.address, _problem_text(problem))
+            self._compactions.postpone(sink.address, self.every * (COMPACTION_BACKOFF - 1))
+        else:
+            if done is not None:
+                log.info("%s: %s", sink.address, done)
 
 
 def _problem_text(problem: BaseException) -> str:

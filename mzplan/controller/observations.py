@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mzplan.controller.decision import Decision, Desired, Memory, key_of
 from mzplan.controller.executor import Measurement, QueryReport
-from mzplan.controller.reconcile import Decision, Desired, Memory, is_run_of, key_of
+from mzplan.controller.reconcile import is_run_of
 from mzplan.controller.terms import Step
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ProblemKind
@@ -70,7 +71,7 @@ class QueryState:
     The runner adds:
 
     - `upstream_problem`: the problem of an upstream or target that changed while the query runs.
-    - `hold_reason`: describes what the query waits for.
+    - `hold_reason`: describes what the query waits for, as the gates now say.
     - `canary_verdict`: the verdict of a canary that failed.
     - `measurement`: measurements that don't depend on its run.
     - `fault`: the fault of one of its connections.

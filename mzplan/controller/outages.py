@@ -7,8 +7,7 @@ the store: new queries and changes, and the removal and maintenance of storage.
 
 from __future__ import annotations
 
-from mzplan.controller.reconcile import key_of
-from mzplan.controller.terms import HeldQuery
+from mzplan.controller.decision import HeldQuery, key_of
 from mzplan.model.cause import Cause
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import EXACTLY_ONCE, resource_kind

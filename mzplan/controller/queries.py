@@ -13,21 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from mzplan.controller.claims import Accepted, Claims, places_read
+from mzplan.controller.decision import Accept, Decision, Desired, Drop, Memory, Stop, Switch, key_of
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.outages import OVERTAKEN, is_fenced
-from mzplan.controller.reconcile import (
-    BACKOFF,
-    Accept,
-    Decision,
-    Desired,
-    Drop,
-    Memory,
-    Stop,
-    Switch,
-    after_failure,
-    key_of,
-    without_failures,
-)
+from mzplan.controller.reconcile import BACKOFF, after_failure, without_failures
 from mzplan.controller.runs import Runs
 from mzplan.controller.secrets_in_use import SecretsInUse
 from mzplan.controller.table import Result, Row, World, decide, job_kind, open_tasks_of

@@ -9,8 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from mzplan.controller.decision import (
+    Accept,
+    Command,
+    Decision,
+    Desired,
+    Drop,
+    Key,
+    Memory,
+    Stop,
+    Switch,
+    key_of,
+)
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
@@ -24,139 +36,11 @@ FALLBACK_BACKOFF = 10.0  # while a fallback runs, waits are this many times long
 STABLE_SECONDS = 60.0  # seconds that a query must run until its failures are forgotten
 
 _MAX_ERROR = 300  # characters of an error in a cause
-COMMITTED_CHANGE = Cause(cause="change")
 _TAKEOVER = Cause(cause="runner", detail="its runner started")
 
-Key = tuple[str, int, str]  # id, generation, digest
 Reports = Sequence[QueryReport]
 
 BACKOFF = Retries()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desired:
-    """A committed query of `instance`. `cause` is the commit's cause for its last start or stop."""
-
-    description: Description
-    paused: bool = False
-    cause: Cause = COMMITTED_CHANGE
-    instance: str = ""
-
-    @property
-    def from_ids(self) -> tuple[str, ...]:
-        """The ids of the collections that the query reads as streams."""
-        return tuple(sorted(read.id for read in self.description.reads.values()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """The past attempts for an address.
-
-    It only paces retries and remembers errors. If a restart of the runner loses it, only the times of retries
-    change.
-
-    - `target`: the key of the description that the attempts are for.
-    - `accepted`: the last description that ran; the store also has it.
-    - `retry_at`: when the target may be tried again. `fallback_at`: when the query may fall back to the
-      accepted description. Both are in monotonic seconds.
-    - `verdict`: how the last attempt at the target ended, `rejected` or `failed`.
-    - `started_here`: whether this runner has started the query or found it paused, so that the next start has
-      a committed cause.
-    - `retry_cause`: the cause of an immediate retry, if a failure was forgiven.
-    """
-
-    target: Key | None = None
-    accepted: Description | None = None
-    failures: int = 0
-    retry_at: float = 0.0
-    fallback_at: float = 0.0
-    verdict: Condition | None = None
-    error: str | None = None
-    error_code: str | None = None
-    error_kind: ProblemKind = ""
-    healthy_since: float | None = None
-    started_here: bool = False
-    retry_cause: Cause | None = None
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether an attempt has failed, and another one is due at some time."""
-        return self.verdict is not None and not math.isinf(self.retry_at)
-
-    @property
-    def is_target_accepted(self) -> bool:
-        """Whether the target is the accepted description, so that it has run before."""
-        return self.accepted is not None and key_of(self.accepted) == self.target
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """Stop these queries and forget them. `cause`: None if the queries have ended or aren't wanted."""
-
-    address: Address
-    names: tuple[QueryName, ...]
-    cause: Cause | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
-    """Check a description if `check`, stop the queries in `stop`, then start the description.
-
-    `create`: whether to create missing parts of its target. Only a committed description that hasn't run yet
-    creates them. If parts disappear later, somebody removed them.
-    """
-
-    address: Address
-    description: Description
-    stop: tuple[QueryName, ...]
-    check: bool
-    create: bool = True
-    cause: Cause = field(default=COMMITTED_CHANGE, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accept:
-    """Record the description as one that has run, which the query can fall back to."""
-
-    address: Address
-    description: Description
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drop:
-    """Forget the accepted description of an address that is neither wanted nor running."""
-
-    address: Address
-
-
-Command = Stop | Switch | Accept | Drop
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """The next command (or None), the new memory, and the condition and run to report.
-
-    - `held`: whether a gate keeps the query from starting.
-    - `is_postponed`: whether a job must end first, so that the memory doesn't change yet.
-    - `why`: why the query doesn't start although it should; None if nothing else is in its way.
-    """
-
-    command: Command | None
-    memory: Memory
-    condition: Condition
-    run: QueryReport | None
-    held: bool = False
-    is_postponed: bool = False
-    why: str | None = None
-
-
-def key_of(description: Description) -> Key:
-    """Return the key of a description.
-
-    The key has the id, which the digest leaves out. If an address passes to another resource, the past
-    attempts of the former resource don't count for it.
-    """
-    return (description.id, description.generation, description.digest)
 
 
 def next_step(

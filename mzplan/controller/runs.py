@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mzplan.controller.decision import Stop, Switch
 from mzplan.controller.executor import QueryName, QueryReport
-from mzplan.controller.reconcile import Stop, Switch
 from mzplan.controller.terms import Step
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause

@@ -12,9 +12,8 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 
-from mzplan.controller.jobs import Jobs
-from mzplan.controller.reconcile import Desired
-from mzplan.controller.watches import Sampler
+from mzplan.controller.decision import Desired
+from mzplan.controller.jobs import Jobs, Recurring
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, references_of
@@ -58,13 +57,13 @@ class SecretsWatch:
 
     def __init__(self, secrets: Secrets, jobs: Jobs, clock: Callable[[], float]):
         self._secrets, self._clock = secrets, clock
-        self._sampler: Sampler[str, str, _Read] = Sampler(self._read, jobs, "secret", clock)
+        self._recurring: Recurring[str, str, _Read] = Recurring(jobs, "secret", self._read, clock)
         self._hashes: dict[str, bytes] = {}
         self.problems: dict[str, Diagnostic] = {}
 
     @property
     def reads(self) -> Mapping[str, _Read]:
-        return dict(self._sampler.answers)
+        return dict(self._recurring.results)
 
     def poll(self, in_use: Mapping[str, Set[bytes]]) -> Set[str]:
         """Read the references that are due, and return the references with a changed value.
@@ -74,7 +73,7 @@ class SecretsWatch:
         reference.
         """
         watched = {reference: reference for reference in in_use if self._secrets.is_watched(reference)}
-        self._sampler.poll(watched, lambda _: READ_INTERVAL)
+        self._recurring.poll(watched, lambda _: READ_INTERVAL)
         reads = self.reads
         changed = set()
         for reference, read in reads.items():

@@ -11,20 +11,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mzplan.controller.decision import Command, Decision, Desired, HeldQuery, Memory, Stop, Switch, key_of
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.outages import hold_in_outage
-from mzplan.controller.reconcile import (
-    Command,
-    Decision,
-    Desired,
-    Memory,
-    Stop,
-    Switch,
-    key_of,
-    next_step,
-    without_failures,
-)
-from mzplan.controller.terms import Gate, HeldQuery
+from mzplan.controller.reconcile import next_step, without_failures
+from mzplan.controller.terms import Gate
 from mzplan.model.address import KINDS, Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import Diagnostic
@@ -190,11 +181,13 @@ def _decide_wanted(row: Row, world: World) -> Decision:
         return next_step(row.address, None, row.reports, memory, world.now, world.backoff)
     held, query = world.hold(wanted.description, memory.accepted), wanted
     if held is not None:
-        if held.description is not None and not held.stop:
+        if not held.starts_nothing:
+            assert held.description is not None
             query = replace(wanted, description=held.description)
         elif not wanted.paused:
-            return _decide_held(row, held)
+            return _decide_held(row, held, world)
     decision = next_step(row.address, query, row.reports, memory, world.now, world.backoff, world.takeover)
+    decision = replace(decision, hold=held)
     switch = decision.command
     if not isinstance(switch, Switch):
         return decision
@@ -206,7 +199,7 @@ def _decide_wanted(row: Row, world: World) -> Decision:
     return replace(decision, command=switch)
 
 
-def _decide_held(row: Row, held: HeldQuery) -> Decision:
+def _decide_held(row: Row, held: HeldQuery, world: World) -> Decision:
     """Decide for a query that a gate doesn't let start: stop it if the gate says so."""
     run, memory = next((report for report in row.reports if report.active), None), row.memory
     command = None
@@ -215,9 +208,8 @@ def _decide_held(row: Row, held: HeldQuery) -> Decision:
     if held.restart is not None:
         memory = replace(without_failures(memory), retry_cause=held.restart)
     condition = "running" if run is not None else held.condition
-    return Decision(
-        command=command, memory=memory, condition=condition, run=run, held=True, why=held.reason or None
-    )
+    why = held.reason if world.is_store_away else None  # the Status has the reason of a gate as `held`
+    return Decision(command=command, memory=memory, condition=condition, run=run, hold=held, why=why)
 
 
 def as_committed(decision: Decision, desired: Desired | None) -> Decision:

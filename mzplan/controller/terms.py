@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, assert_never
 
-from mzplan.controller.reconcile import BACKOFF, Desired
+from mzplan.controller.decision import Desired, HeldQuery
+from mzplan.controller.reconcile import BACKOFF
 from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
 from mzplan.model.observed import Condition
@@ -216,31 +217,11 @@ class StorageParameters:
     maintain_every: float = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldQuery:
-    """The description that a gate runs in place of the committed one.
-
-    - `description`: None if the query isn't started.
-    - `condition`: the condition to report if there is no description and the query doesn't run.
-    - `check`: whether the description is checked before it starts.
-    - `stop`: why the query is stopped, if it is and runs; takes precedence over `description`.
-    - `restart`: why the query starts once it isn't held any more, if it was stopped.
-    - `reason`: what the query waits for; "" if the gate reports it by itself (see Gates.reason).
-    """
-
-    description: Description | None = None
-    condition: Condition = "starting"
-    check: bool = True
-    stop: Cause | None = None
-    restart: Cause | None = None
-    reason: str = ""
-
-
 class Gate(Protocol):
     """Holds queries back (see mzplan.runner.gates)."""
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
-        """Return the hold on a committed query; None if it may run.
+        """Return the hold on a committed query; None if it may run. Changes nothing.
 
         `accepted`: the description that ran last.
         """

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mzplan.controller.claims import Claims
+from mzplan.controller.decision import Decision, Stop, Switch, key_of
 from mzplan.controller.executor import CheckResult, QueryName
-from mzplan.controller.reconcile import Decision, Stop, Switch, key_of
 from mzplan.controller.secrets_in_use import SecretsInUse
 from mzplan.controller.table import Result
 from mzplan.host.failpoints import Failpoint, failpoint

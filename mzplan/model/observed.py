@@ -274,12 +274,14 @@ class JobReport:
 
     - `key`: its subject, such as the address of a query.
     - `since`: when it started, or began to wait for a thread (seconds since the epoch).
+    - `hangs`: whether it has run beyond its time limit, so that it no longer delays others of its kind.
     """
 
     kind: JobKind
     key: str
     since: float
     is_running: bool
+    hangs: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,8 @@ def _rows(instance: InstanceStatus, now: float) -> list[tuple[str, str, str]]:
         (
             _VERBS[job.kind],
             safe(job.key),
-            f"{'' if job.is_running else 'waiting for '}{span(max(0.0, now - job.since))}",
+            f"{'' if job.is_running else 'waiting for '}{span(max(0.0, now - job.since))}"
+            f"{', hangs' if job.hangs else ''}",
         )
         for job in instance.jobs
     ]

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 
+from mzplan.controller.decision import HeldQuery
 from mzplan.controller.observations import QueryState
-from mzplan.controller.terms import Gate, HeldQuery
+from mzplan.controller.terms import Gate
 from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
 from mzplan.model.losses import FirstCopy
@@ -25,8 +26,7 @@ from mzplan.schema.source_columns import keys_of
 class FirstCopies(Gate):
     """The gate for views that need a first copy.
 
-    `has_started`: whether the query of a collection has ever finished a trigger. `waiting`: for each held
-    view, the collection that it waits for.
+    `has_started`: whether the query of a collection has ever finished a trigger.
     """
 
     def __init__(self, has_started: Callable[[Place], bool]):
@@ -35,14 +35,17 @@ class FirstCopies(Gate):
         self._descriptions: dict[Place, Description] = {}  # of the collections that anybody has asked about
         self._copies: Mapping[Place, FirstCopy] = {}
         self._complete: set[Place] = set()
+        self._released: set[Place] = set()  # those that were complete when the round began
         self._view_ends: dict[Place, tuple[int, ...]] = {}  # of a view's inputs, once they were complete
-        self._is_needed = False  # in this round
-        self.waiting: dict[Address, CollectionRead] = {}
+
+    def begin_round(self) -> None:
+        """Let the views of the copies that are complete run from now on."""
+        if self._released != self._complete:
+            self._released = set(self._complete)
 
     def follow(self, state: State) -> None:
         """Follow a new state."""
         self._state, self._descriptions = state, {}
-        self.waiting = {a: read for a, read in self.waiting.items() if a in state.resources}
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """Hold a view until each first copy that it needs is complete.
@@ -50,50 +53,48 @@ class FirstCopies(Gate):
         A view that has read the former generation of the collection continues with it, until the new
         generation begins. Then it stops, because nobody updates the former generation any more.
         """
-        self.waiting.pop(wanted.address, None)
+        read = self._awaited(wanted, accepted)
+        if read is None:
+            return None
         before = accepted if accepted is not None and accepted.id == wanted.id else None
-        former = {read.id: read.place for read in before.inputs.values()} if before is not None else {}
-        for read in _tables_of(wanted):
-            if former.get(read.id) == read.place:
-                continue
-            self._is_needed = True
-            if read.place in self._complete:
-                continue
-            self.waiting[wanted.address] = read
-            copy = self._copies.get(read.place)
-            continues = before is not None and before.place == wanted.place and read.id in former
-            if continues and (copy is None or copy.begun):
-                return HeldQuery(stop=_stop_cause(read.address) if copy else None)
-            return HeldQuery(description=before)
-        return None
+        copy, reason = self._copies.get(read.place), self._reason(read)
+        continues = before is not None and before.place == wanted.place and read.id in _places_read(before)
+        if continues and (copy is None or copy.begun):
+            return HeldQuery(stop=_stop_cause(read.address) if copy else None, reason=reason)
+        return HeldQuery(description=before, reason=reason)
 
-    def to_measure(self) -> dict[Place, Description]:
-        """Return the queries whose first copies are needed and not known to be complete."""
-        asked: dict[Place, Description] = {}
-        for read in self.waiting.values():
-            asked |= {query.place: query for query in self._incomplete(read)}
-        return asked
+    def waiting(self, queries: Mapping[Address, QueryState]) -> Mapping[Address, CollectionRead]:
+        """Return the collection that each held view waits for."""
+        described = ((a, query.wanted.description, query) for a, query in queries.items() if query.wanted)
+        awaited = ((a, self._awaited(wanted, query.memory.accepted)) for a, wanted, query in described)
+        return {address: read for address, read in awaited if read is not None}
+
+    def to_measure(self, waiting: Mapping[Address, CollectionRead]) -> dict[Place, Description]:
+        """Return the queries whose first copies these views need, and that aren't known to be complete."""
+        return {query.place: query for read in waiting.values() for query in self._incomplete(read)}
 
     def poll(self, copies: Mapping[Place, FirstCopy], queries: Mapping[Address, QueryState]) -> bool:
         """Take the newest measurements. Return whether a view may now start."""
         self._copies = copies
-        before, needed = len(self._complete), self.to_measure()
-        for place, query in needed.items():
+        before = len(self._complete)
+        for place, query in self.to_measure(self.waiting(queries)).items():
             copy = copies.get(place)
             if self._has_caught_up(query, queries) or (copy is not None and self._is_complete(query, copy)):
                 self._complete.add(place)
         released = len(self._complete) > before
-        if not self._is_needed:  # a later view looks again
-            self._complete.clear()
+        wanted = ((query.wanted.description, query) for query in queries.values() if query.wanted)
+        if not any(_new_tables(description, query.memory.accepted) for description, query in wanted):
+            self._complete.clear()  # a later view looks again
             self._view_ends.clear()
-        self._is_needed = False
         return released
 
-    def reason(self, address: Address) -> str | None:
-        """Return which first copy the view waits for, and how far it is; None if it waits for none."""
-        read = self.waiting.get(address)
-        if read is None:
-            return None
+    def _awaited(self, wanted: Description, accepted: Description | None) -> CollectionRead | None:
+        """Return the first table of the view whose first copy isn't complete."""
+        new = _new_tables(wanted, accepted)
+        return next((read for read in new if read.place not in self._released), None)
+
+    def _reason(self, read: CollectionRead) -> str:
+        """Describe which first copy a view waits for, and how far it is."""
         query = next(self._incomplete(read), None)
         through = "" if query is None or query.place == read.place else f", which needs {query.address} first"
         copy = self._copies.get(query.place if query is not None else read.place)
@@ -134,6 +135,16 @@ def _tables_of(query: Description) -> Iterator[CollectionRead]:
     if query.address.writes_collection:
         yield from query.snapshots.values()
         yield from (read for read in query.reads.values() if keys_of(read.type, read.body))
+
+
+def _new_tables(wanted: Description, accepted: Description | None) -> list[CollectionRead]:
+    """Return the tables that the view reads and its accepted description hasn't read."""
+    former = _places_read(accepted) if accepted is not None and accepted.id == wanted.id else {}
+    return [read for read in _tables_of(wanted) if former.get(read.id) != read.place]
+
+
+def _places_read(description: Description) -> dict[str, Place]:
+    return {read.id: read.place for read in description.inputs.values()}
 
 
 def _stop_cause(collection: Address) -> Cause:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
+from mzplan.controller.decision import HeldQuery, Key, key_of
 from mzplan.controller.observations import QueryState
-from mzplan.controller.reconcile import Key, is_run_of, key_of
-from mzplan.controller.terms import HeldQuery, InstanceId
+from mzplan.controller.reconcile import is_run_of
+from mzplan.controller.terms import InstanceId
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
@@ -122,9 +122,9 @@ class Canaries:
         if waits is None and (failed is None or accepted is None or accepted.place != wanted.place):
             return None
         if accepted is None or accepted.id != wanted.id:
-            return HeldQuery(condition="stopped")  # it has never run: its first start waits
+            return HeldQuery(condition="stopped", reason=waits or "")  # it has never run
         # A failed canary must stop even if the servers of its former description don't answer.
-        return HeldQuery(description=accepted, check=waits is not None)
+        return HeldQuery(description=accepted, check=waits is not None, reason=waits or "")
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
         """Return the cause for the start of a canary, and for its fallback after it failed.
@@ -183,15 +183,14 @@ class Gates(NamedTuple):
     replacements: Replacements
     first_copies: FirstCopies
 
-    def add_to(self, query: QueryState, address: Address) -> QueryState:
-        """Return the query's state with the reason why it is held, and with its verdict if it failed."""
-        held = (
-            self.handover.wait_reasons.get(address)
-            or self.canaries.reason(address)
-            or self.replacements.reason(address)
-            or self.first_copies.reason(address)
-        )
-        return replace(query, hold_reason=held, canary_verdict=self.canaries.failed_verdict(address))
+    def hold_reason(self, query: QueryState) -> str | None:
+        """Return why a gate holds the query; None if it doesn't, and for a canary that has failed."""
+        if query.wanted is None:
+            return None
+        wanted, accepted = query.wanted.description, query.memory.accepted
+        holds = (gate.hold(wanted, accepted) for gate in self)
+        held = next((hold for hold in holds if hold is not None), None)
+        return held.reason or None if held is not None else None
 
 
 def gates_of(store: Store, instance: InstanceId, clock: Callable[[], float]) -> Gates:

@@ -15,7 +15,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mzplan.controller.terms import HeldQuery, InstanceId
+from mzplan.controller.decision import HeldQuery
+from mzplan.controller.terms import InstanceId
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import MzplanError
@@ -105,7 +106,8 @@ class Handover:
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """Don't start a query that waits; leave running queries as they are."""
-        return HeldQuery() if wanted.address in self.wait_reasons else None
+        reason = self.wait_reasons.get(wanted.address)
+        return HeldQuery(reason=reason) if reason is not None else None
 
     def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
         """Return the hand-over as the cause of a moved query's first start here; otherwise None."""

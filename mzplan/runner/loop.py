@@ -110,19 +110,22 @@ class Runner:
         self._follow()
         in_progress = self._ask_store("proposals", self.proposals.poll)
         self._ask_store("the runners of other instances", self.gates.handover.poll)
+        self.gates.replacements.begin_round()
+        self.gates.first_copies.begin_round()
         self.controller.process()
         self.overview = self.controller.overview()
         self.observe_runs(self.overview)
         queries, copies = self.overview.queries, self.gates.first_copies
+        waiting = copies.waiting(queries)
         judged = not self._is_store_away and self.gates.canaries.judge(
-            queries, self.clock(), self._report, copies.waiting
+            queries, self.clock(), self._report, waiting
         )
-        to_measure = copies.to_measure()
+        to_measure = copies.to_measure(waiting)
         also = [query.address for query in to_measure.values()]
         poll_replacements = partial(self.gates.replacements.poll, queries, also)
         released = bool(self._ask_store("replaced sources", poll_replacements))
         self.watches.poll(self.overview, to_measure)
-        released |= copies.poll(self.watches.copies.answers, queries)
+        released |= copies.poll(self.watches.copies.results, queries)
         if judged or released:
             self.controller.wake()
         self._report()

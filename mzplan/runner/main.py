@@ -102,7 +102,7 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
         lease = store.leases.acquire(instance, "dry")
     if lease is None:
         return False
-    jobs = Jobs(lambda number, name: _InlinePool())
+    jobs = Jobs(lambda kind: _InlinePool())
     gates = gates_of(store, instance, time.monotonic)
     executor = InMemoryExecutor(settings.project, store.read_status(instance))
     controller = InMemoryController(store, Secrets(settings.directory), jobs, executor, gates=gates)

@@ -44,7 +44,7 @@ def shut_down(
     if is_dead or problem or lost or sys.exc_info()[0] is not None:
         exit_within(DEAD_ENGINE_SECONDS if is_dead else SHUTDOWN_SECONDS)
     telemetry.close_server()
-    jobs.shutdown(wait=False, cancel_futures=True)
+    jobs.shutdown(wait=False)
     if executor.is_open():  # otherwise no query runs, and a starting JVM ends with this process
         executor.close()  # before the work: a slow check must not delay the stop of the queries
     work = _end_work(jobs, listener, DEAD_WORK_SECONDS if is_dead else WORK_SECONDS)

@@ -11,13 +11,13 @@ from typing import TypeVar
 
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import Measurement
+from mzplan.controller.jobs import Recurring
 from mzplan.controller.observations import InstanceOverview, QueryState, differs, is_fresh, observe, row_delay
 from mzplan.controller.watches import (
     COPY_EVERY,
     FRESH_EVERY,
     MEASURE_EVERY,
     ConnectionWatch,
-    Sampler,
     UpstreamWatch,
 )
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -68,11 +68,11 @@ class Watches:
         self._retry_reconnected = controller.retry_reconnected
         self.upstreams = UpstreamWatch(controller.inspect, jobs, clock)
         self.connections = ConnectionWatch(controller.check_connection, jobs, clock)
-        self.backlogs: Sampler[Address, Description, Measurement] = Sampler(
-            controller.measure, jobs, "lag", clock
+        self.backlogs: Recurring[Address, Description, Measurement] = Recurring(
+            jobs, "lag", controller.measure, clock
         )
-        self.copies: Sampler[Place, Description, FirstCopy] = Sampler(
-            controller.executor.first_copy, jobs, "copy", clock
+        self.copies: Recurring[Place, Description, FirstCopy] = Recurring(
+            jobs, "copy", controller.executor.first_copy, clock
         )
         self._run_ids: dict[Address, str] = {}
 
@@ -107,7 +107,7 @@ class Watches:
         return replace(
             query,
             upstream_problem=self.upstreams.problems.get(address),
-            measurement=self.backlogs.answers.get(address),
+            measurement=self.backlogs.results.get(address),
             fault=self.connections.fault(address),
         )
 
@@ -241,8 +241,13 @@ class StatusWriter:
         return self._opened_in
 
     def _observation(self, address: Address, query: QueryState) -> Observation:
-        known = self._gates.add_to(self._watches.add_to(query, address), address)
-        return observe(address, replace(known, retry_at=self._retry_at(address, query)))
+        known = replace(
+            query,
+            hold_reason=self._gates.hold_reason(query),
+            canary_verdict=self._gates.canaries.failed_verdict(address),
+            retry_at=self._retry_at(address, query),
+        )
+        return observe(address, self._watches.add_to(known, address))
 
     def _retry_at(self, address: Address, query: QueryState) -> float | None:
         """Return when a failed query is retried, in seconds since the epoch; None without a planned retry.

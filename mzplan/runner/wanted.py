@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mzplan.controller.reconcile import COMMITTED_CHANGE, Desired
+from mzplan.controller.decision import COMMITTED_CHANGE, Desired
 from mzplan.controller.terms import LagDuration, LagSteps, ReadPolicy, RetainFrom
 from mzplan.model.state import State
 from mzplan.model.times import seconds

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from mzplan.controller.adapter import StorageController
 from mzplan.controller.core import Controller
+from mzplan.controller.decision import Desired
 from mzplan.controller.executor import Executor, ExecutorContext
 from mzplan.controller.jobs import Jobs
 from mzplan.controller.memory import InMemoryController, InMemoryExecutor, InMemoryStorage
-from mzplan.controller.reconcile import Desired
 from mzplan.controller.terms import (
     AppendCommand,
     Diff,

@@ -105,7 +105,7 @@ def test_commands_wait_for_the_end_of_initialization_and_parameters_restart_noth
     controller.update_configuration(StorageParameters(backoff=Retries(first=9.0), maintain_every=7.0))
     settle(controller)
     assert run_ids(controller.kernel.executor) == before  # other parameters restart nothing
-    assert controller.kernel.maintenance.schedule.every == 7.0
+    assert controller.kernel.maintenance.every == 7.0
 
 
 # ── instances

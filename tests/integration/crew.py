@@ -48,7 +48,7 @@ class Crew:
         )
         self.controller.lead("local", "test")
         self.runner = Runner(self.controller, gates)
-        self.runner.watches.upstreams.schedule.every = 1.0
+        self.runner.watches.upstreams.every = 1.0
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self.runner.serve, args=(self.stopping,))
         self.thread.start()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from mzplan.controller.reconcile import Desired
+from mzplan.controller.decision import Desired
 from mzplan.controller.terms import LagSteps, ReadBeforeSinceError, StorageParameters
 from mzplan.spark.delta_storage import DeltaStorage, _Reclaim
 from mzplan.warehouse.checkpoints import collection_path

@@ -34,10 +34,10 @@ def test_a_survey_of_a_former_generation_expires_nothing_that_the_new_one_reads(
         hold_limit=0,
     )
     table.follow([source, replace(sink, description=replace(sink.description, generation=2))])
-    maintenance.take_survey.return_value = survey
+    maintenance.survey.return_value = [survey]
     table.maintain()
     assert (table.by_id["a"].since, table.by_id["a"].holds["k"]) == (0, 0)
     now = replace(survey, first_unread={("k", table.by_id["k"].place): 150})
-    maintenance.take_survey.return_value = now
+    maintenance.survey.return_value = [now]
     table.maintain()
     assert (table.by_id["a"].since, table.by_id["a"].holds["k"]) == (150, 150)

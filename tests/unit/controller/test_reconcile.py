@@ -7,17 +7,9 @@ from typing import Any
 
 import pytest
 
+from mzplan.controller.decision import Decision, Desired, Memory, Stop, Switch, key_of
 from mzplan.controller.executor import QueryName, QueryReport
-from mzplan.controller.reconcile import (
-    Decision,
-    Desired,
-    Memory,
-    Stop,
-    Switch,
-    after_failure,
-    key_of,
-    next_step,
-)
+from mzplan.controller.reconcile import after_failure, next_step
 from mzplan.model.address import Address
 from mzplan.schema.description import Description
 

@@ -163,8 +163,7 @@ def pass_time(world: World, seconds: float) -> None:
     """Let some time pass, and process the work that is then due."""
     world.now += seconds
     world.settle()
-    schedule = world.runner.controller.targets.schedule  # type: ignore[attr-defined]
-    eventually("it has ended", lambda: schedule._work is None or schedule._work[1].done())
+    eventually("the compaction has ended", lambda: not world.jobs.is_full("compaction"))
     world.settle()
 
 

@@ -18,7 +18,7 @@ from mzplan.connectors.api.tasks import check_tasks, tasks_to_do
 from mzplan.connectors.kafka.client import Client
 from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.connectors.kafka.source import KafkaSource
-from mzplan.controller.reconcile import Decision, Desired, Memory, Switch
+from mzplan.controller.decision import Decision, Desired, Memory, Switch
 from mzplan.controller.table import as_committed
 from mzplan.features.steps.steps_text import render_steps
 from mzplan.model.tasks import Task, TaskOutcome

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from mzplan.cli.apply import applied_to_json
+from mzplan.controller.decision import Desired, Memory, Switch, key_of
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.observations import QueryState
 from mzplan.controller.observations import observe as observe_query
-from mzplan.controller.reconcile import Desired, Memory, Switch, key_of, next_step
+from mzplan.controller.reconcile import next_step
 from mzplan.features.backfill import plan_backfill
 from mzplan.features.replay import plan_letters, plan_replay
 from mzplan.features.state.edit_plans import plan_rollback

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from mzplan.controller.decision import key_of
 from mzplan.controller.executor import QueryName
 from mzplan.controller.memory import InMemoryStorage
-from mzplan.controller.reconcile import key_of
 from mzplan.controller.terms import NotAttachedError
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error

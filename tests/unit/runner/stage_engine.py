@@ -18,59 +18,38 @@ from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 
 
-@dataclass(slots=True)
-class _Waiting:
-    kind: str
-    key: str
-    budget: int
-    work: Callable[[], Any]
-    future: Future[Any]
-
-
 class SteppedJobs(Jobs):
     """Keeps jobs until `run` is called. A kind that hangs keeps its threads, as it would with real ones."""
 
     def __init__(self, hanging: set[str]) -> None:
-        super().__init__(self._pool)
+        super().__init__(lambda kind: _Pool(self))
         self._hanging = hanging
-        self._key = ""
-        self.waiting: list[_Waiting] = []
-
-    def submit(self, kind: Any, key: object, work: Any, /, *arguments: Any, **more: Any) -> Future[Any]:
-        self._key = str(key)
-        return super().submit(kind, key, work, *arguments, **more)
+        self.waiting: list[Any] = []  # the jobs that have a thread
 
     def run(self) -> bool:
         """Run the jobs that have a thread. Return whether there were any."""
         waiting, self.waiting = self.waiting, []
-        threads: dict[str, int] = {}
         for job in waiting:
-            hangs = not self._hanging.isdisjoint({job.kind, job.key, f"{job.kind} {job.key}"})
-            if hangs or threads.get(job.kind, 0) >= job.budget:
-                threads[job.kind] = threads.get(job.kind, 0) + 1
+            if self._hanging.isdisjoint({job.kind, job.key, f"{job.kind} {job.key}"}):
+                self._run(job)
+            else:
                 self.waiting.append(job)
-            elif job.future.set_running_or_notify_cancel():
-                job.future.set_result(job.work())
         return len(self.waiting) < len(waiting)
 
-    def _pool(self, budget: int, kind: str) -> Pool:
-        return _Pool(self, budget, kind)
-
-    def add(self, kind: str, budget: int, work: Callable[[], Any]) -> Future[Any]:
-        job = _Waiting(kind, self._key, budget, work, Future())
-        if kind == "check":  # the job of its proposal waits for it
-            job.future.set_result(work())
+    def add(self, job: Any) -> None:
+        if job.kind == "check":  # the job of its proposal waits for it
+            self._run(job)
         else:
             self.waiting.append(job)
-        return job.future
 
 
 class _Pool(Pool):
-    def __init__(self, jobs: SteppedJobs, budget: int, kind: str) -> None:
-        self._jobs, self._budget, self._kind = jobs, budget, kind
+    def __init__(self, jobs: SteppedJobs) -> None:
+        self._jobs = jobs
 
     def submit(self, fn: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
-        return self._jobs.add(self._kind, self._budget, lambda: fn(*arguments, **more))
+        self._jobs.add(*arguments)
+        return Future()
 
 
 @dataclass(slots=True)

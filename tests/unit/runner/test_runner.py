@@ -607,7 +607,7 @@ def test_sources_start_before_sinks_and_larger_lags_go_first(world: World) -> No
     behind = {Address("source", "z"): 7, Address("sink", "b"): 5, ORDERS: 900}
     seen = {a: replace(one, lag=behind.get(a)) for a, one in status.observations.items()}
     world.store.write_status(replace(status, observations=seen))
-    world.jobs = Jobs(lambda number, name: ThreadPoolExecutor(1))
+    world.jobs = Jobs(lambda kind: ThreadPoolExecutor(1))
     world.next_runner(HookedExecutor("shop"))
     world.settle()
     assert starts(world) == [

@@ -35,7 +35,7 @@ TASK = backfill(1, "2026-11-23T05:00:00Z", "2026-11-23T07:00:00Z")
 @pytest.fixture
 def narrow(world: World) -> World:
     """A runner that starts one query at a time."""
-    world.jobs.set_budget("start", 1)
+    world.jobs.set_threads("start", 1)
     return world
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult, Measurement
-from mzplan.controller.jobs import Jobs
+from mzplan.controller.jobs import Jobs, Recurring
 from mzplan.controller.observations import Fault
-from mzplan.controller.watches import ConnectionWatch, Sampler
+from mzplan.controller.watches import ConnectionWatch
 from mzplan.host import spark_lines
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
@@ -315,7 +315,7 @@ def test_the_text_of_a_fault_has_no_secret() -> None:
 def fault_of() -> Iterator[Callable[..., Fault | None]]:
     """Return a function that watches a connection, which doesn't answer, and returns its query's fault."""
     with ThreadPoolExecutor(1) as pool:
-        watch = ConnectionWatch(lambda connection: (DOWN,), Jobs(lambda number, name: pool), lambda: 0.0)
+        watch = ConnectionWatch(lambda connection: (DOWN,), Jobs(lambda kind: pool), lambda: 0.0)
 
         def fault_of(connection: InlinedConnection, rounds: int = 3, **digests: str) -> Fault | None:
             given = {"id": "s", "generation": 1, "digest": "d", "type": connection.type, "body": {}}
@@ -354,13 +354,14 @@ def test_checks_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatch
         now[0] += 0.15
         return n
 
-    monkeypatch.setattr("mzplan.controller.watches.time", SimpleNamespace(monotonic=lambda: now[0]))
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    monkeypatch.setattr("mzplan.controller.jobs.time", clock)
     with ThreadPoolExecutor(1) as pool:
-        sampler: Sampler[int, int, int] = Sampler(ask, Jobs(lambda number, name: pool), "lag", lambda: now[0])
+        recurring: Recurring[int, int, int] = Recurring(Jobs(lambda kind: pool), "lag", ask, lambda: now[0])
         counted = []
         for rest in (0.0, 0.7, 0.2, 0.0):
             now[0] += rest
-            sampler.poll({n: n for n in range(4)}, lambda _: 10.0)
+            recurring.poll({n: n for n in range(4)}, lambda _: 10.0)
             pool.submit(lambda: None).result()
             counted.append(len(asked))
     assert counted == [2, 2, 4, 4]
