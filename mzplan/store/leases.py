@@ -88,6 +88,8 @@ def _highest(backend: Backend) -> int:
 
 LEASE_TTL = 15.0  # seconds
 HEARTBEAT = 1.0  # seconds
+MAX_SKEW = 900.0  # seconds by which the clocks of two machines plausibly differ
+WATCH = 2.5  # seconds for which a command watches a lease whose heartbeat doesn't fit its own clock
 MAX_GAP = LEASE_TTL / 2  # seconds between two sightings of a file, beyond which the time doesn't count
 
 
@@ -112,10 +114,9 @@ class Sightings:
 
 
 def is_live(lease: Lease) -> bool:
-    """Whether the lease's runner seems to lead, for display. A decision needs `Leases.may_be_led`.
+    """Whether the lease's runner seems to lead, by this machine's clock.
 
-    This compares the runner's clock with this machine's, because a command can't watch the lease for `ttl`
-    seconds.
+    For display: a decision needs `Leases.may_be_led`, because the runner's clock may differ.
     """
     return time.time() <= lease.heartbeat + lease.ttl and not has_ended(lease)
 
@@ -167,6 +168,10 @@ class Leases:
         self.former: Lease | None = None
         self._backend = backend
         self._sightings = sightings
+        self._skews: dict[str, float] = {}  # seconds by which a runner's clock is behind this one
+        self._unchanged: dict[
+            str, str
+        ] = {}  # the version of each lease that didn't change while it was watched
 
     def read(self, instance: str) -> Lease | None:
         """Return the lease, or None if there is none or a power failure has emptied it."""
@@ -175,9 +180,38 @@ class Leases:
         return decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
 
     def leader(self, instance: str) -> Lease | None:
-        """Return the lease of the instance's leader, or None if no live leader is known."""
-        lease = self.read(instance)
-        return lease if lease is not None and is_live(lease) else None
+        """Return the lease of the instance's leader, or None if no live leader is known.
+
+        If the heartbeat doesn't fit this machine's clock, this watches for WATCH seconds whether it changes.
+        """
+        key = _key(instance)
+        blob = self._backend.read(key)
+        if blob is None or is_blank(blob.data):
+            return None
+        lease = decode_lease(blob.data, key)
+        if has_ended(lease):
+            return None
+        age = time.time() - lease.heartbeat
+        if -lease.ttl <= age - self._skews.get(key, 0.0) <= lease.ttl:
+            return lease
+        if is_local(lease) or abs(age) > MAX_SKEW or self._unchanged.get(key) == blob.version:
+            return None
+        return self._watch(key, blob)
+
+    def _watch(self, key: str, blob: Blob) -> Lease | None:
+        """Return the lease as soon as its runner renews it; None if it doesn't."""
+        until = time.monotonic() + WATCH
+        while time.monotonic() < until:
+            time.sleep(self._backend.poll_interval)
+            now = self._backend.read(key)
+            if now is None or is_blank(now.data):
+                return None
+            if now.version != blob.version:
+                lease = decode_lease(now.data, key)
+                self._skews[key] = time.time() - lease.heartbeat
+                return None if has_ended(lease) else lease
+        self._unchanged[key] = blob.version
+        return None
 
     def may_be_led(self, instance: str) -> bool:
         """Whether a runner of this instance may still be running queries.

@@ -285,6 +285,31 @@ def test_no_clock_of_another_machine_decides_whether_a_lease_has_lapsed(
     assert watched.acquired_after(3.0)
 
 
+@pytest.mark.parametrize("ahead", [-60.0, 60.0])
+def test_a_command_finds_a_leader_whose_clock_differs(watched: Watched, ahead: float) -> None:
+    """It watches the lease once, because a runner that has died doesn't renew its lease."""
+    lease = replace(watched.lease, host="elsewhere", heartbeat=time.time() + ahead)
+    watched.write(lease)
+    leases, ended = watched.store.leases, threading.Event()
+    assert leases.leader("local") is None
+    began = time.monotonic()
+    assert leases.leader("local") is None and time.monotonic() - began < 1.0
+
+    def renew() -> None:
+        while not ended.wait(0.1):
+            watched.write(replace(lease, heartbeat=time.time() + ahead))
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        eventually("the lease is renewed", lambda: leases.leader("local") is not None)
+        began = time.monotonic()
+        assert leases.leader("local") is not None and time.monotonic() - began < 1.0
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_a_standby_gives_the_leader_time_after_an_outage(watched: Watched) -> None:
     """Neither could reach the store, so the unchanged lease proves nothing."""
     watched.write(replace(watched.lease, host="elsewhere"))
