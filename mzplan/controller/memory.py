@@ -119,7 +119,7 @@ class InMemoryExecutor:
     def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
         problem = self.fail_start(description)
         if problem is not None:
-            raise error("MZ064", problem)
+            raise error("MZ064.defect", problem=problem)
         name = QueryName.of(self.project, description)
         with self._lock:
             self.log.append(("start", str(name)))

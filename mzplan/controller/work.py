@@ -78,8 +78,8 @@ class Switcher:
         except BaseException as problem:  # a panic in a Rust library isn't an Exception
             # The loop must survive a defect of one connector; the log has the whole trace.
             log.exception("%s: unexpected", command.address)
-            text = f"{type(problem).__name__}: {problem}"
-            return Result(command=command, problem=Diagnostic(code="MZ064", summary=shortened(text, 500)))
+            text = shortened(f"{type(problem).__name__}: {problem}", 500)
+            return Result(command=command, problem=Diagnostic.of("MZ064.defect", problem=text))
         finally:
             self.controller.wake()
 

@@ -32,17 +32,7 @@ def as_warning(address: Address, loss: Loss) -> Diagnostic:
     counted = (
         f"{loss.lost:,} of {loss.read:,} {loss.unit}" if loss.lost is not None else loss.unit.capitalize()
     )
-    return Diagnostic(
-        severity="warning",
-        code="MZ292",
-        kind="data-loss",
-        summary=f"{counted} of {address} can't be read again",
-        detail=f"{loss.where}.\nThey would be missing from the new collection, from each view that is "
-        "computed from it, and from each target that is emptied.",
-        hint=f"undo the change that replaces {address}; or restore the records; or migrate the rows with "
-        "lifecycle: {replace: from-collection} in the source; or accept the loss: apply with --allow-loss.",
-        address=address,
-    )
+    return Diagnostic.of("MZ292.lost-by-replace", address=address, counted=counted, where=loss.where)
 
 
 def losses_of(diagnostics: Iterable[Diagnostic]) -> dict[Address, str]:

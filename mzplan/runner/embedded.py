@@ -66,12 +66,7 @@ def start(
         return lease
     refuse_unused(settings.directory)
     if runtime_folder(settings.directory) is None:
-        raise error(
-            "MZ035",
-            f"{Path(settings.directory) / FOLDER} can't be created",
-            "The runner's log goes there. Nothing was started.",
-            "correct the folder's permissions.",
-        )
+        raise error("MZ035.no-runtime-folder", folder=Path(settings.directory) / FOLDER)
     delete_failure(settings, instance)
     process = _launch(settings, instance, packages, policy, trial)
     until = time.monotonic() + min(LEASE_WAIT, wait)
@@ -201,21 +196,17 @@ def start_error(settings: ProjectSettings, instance: str) -> MzplanError:
     """Return why a runner never led: the error that it reported, or MZ062 with the end of its log."""
     path = runtime_file(settings, instance, "log")
     return reported_failure(settings, instance) or error(
-        "MZ062",
-        f"The runner of instance {instance} did not start",
-        f"The end of its log:\n{_tail(path)}",
-        f"read {path}, then run the command again.",
+        "MZ062.runner-not-started", instance=instance, log=_tail(path), path=path
     )
 
 
 def exit_error(settings: ProjectSettings, instance: str) -> MzplanError:
     """Return why a runner stopped leading: the error that it reported, or MZ060 with the end of its log."""
     return reported_failure(settings, instance) or error(
-        "MZ060",
-        f"The runner of instance {instance} has ended",
-        "It left no reason: it may have been killed or run out of memory. The end of its log:\n"
-        f"{_tail(runtime_file(settings, instance, 'log'))}",
-        f"restart it: {start_command(Instance(name=instance, type='embedded'), settings.environment)}.",
+        "MZ060.runner-vanished",
+        instance=instance,
+        log=_tail(runtime_file(settings, instance, "log")),
+        command=start_command(Instance(name=instance, type="embedded"), settings.environment),
     )
 
 
@@ -282,14 +273,7 @@ def _has_ended(pid: int, started: float, seconds: float) -> bool:
 
 
 def _unkillable(instance: str, pid: int) -> MzplanError:
-    return error(
-        "MZ074",
-        f"The runner of instance {instance} doesn't end",
-        f"Process {pid} was killed {KILL_WAIT:.0f} s ago and is still there. The kernel probably waits for a "
-        "disk or a network file system on its behalf.",
-        f"look at the process (ps -o pid,stat,wchan:32 -p {pid}) and at the kernel's log (dmesg). Once the "
-        "disk answers, the process ends by itself.",
-    )
+    return error("MZ074.unkillable", instance=instance, pid=pid, seconds=KILL_WAIT)
 
 
 def _runner_pid(settings: ProjectSettings, store: Store, instance: str) -> int | None:
@@ -314,14 +298,7 @@ def _unknown_process(settings: ProjectSettings, lease: Lease) -> MzplanError:
     path = runtime_file(settings, lease.instance, "sock")
     why = why_unused(settings.directory)
     unused = f" ({FOLDER} is not used: {why})" if why else ""
-    return error(
-        "MZ111",
-        f"Process {lease.pid} may not be the runner of instance {lease.instance}",
-        f"The lease names this process, and it runs on this machine, but doesn't listen at {path}{unused}. "
-        "mzplan didn't stop the process, because it may be another program.",
-        "run mzplan down in the folder that started the runner; if that is this folder, inspect the process "
-        f"(ps -fp {lease.pid}), and if it is the runner, stop it: kill -TERM {lease.pid}",
-    )
+    return error("MZ111.unproven-runner", pid=lease.pid, instance=lease.instance, path=path, unused=unused)
 
 
 def _tail(path: Path, lines: int = 15) -> str:

@@ -269,10 +269,10 @@ def _ensure_warehouse(settings: ProjectSettings, state: State) -> None:
     if absolute_warehouse(wanted) == absolute_warehouse(settings):
         return
     raise error(
-        "MZ044",
-        f"Serial {state.serial} has another warehouse than this runner",
-        f"It is {state.warehouse!r}; this runner was started with {settings.warehouse!r}.",
-        "restart the runner, which then takes the warehouse from the state.",
+        "MZ044.other-warehouse-than-runner",
+        serial=state.serial,
+        warehouse=state.warehouse,
+        own=settings.warehouse,
     )
 
 
@@ -289,7 +289,7 @@ def _open_engine(
     except Exception as failed:  # for example, py4j's errors if Java has ended meanwhile
         log.exception("Spark could not be opened")
         detail = one_line(f"{type(failed).__name__}: {failed}")
-        problem.append(error("MZ062", "Spark could not be started", detail, "read the log of the runner."))
+        problem.append(error("MZ062.spark-not-started", reason=detail))
         stopping.set()
     wake_event.set()
 

@@ -79,9 +79,8 @@ class ProposalAnswerer:
             self._check_all(proposal, self.secret_values.proposed(proposal.id), until)
         except Exception:  # a defect; without an answer, each round would check the proposal again
             log.exception("proposal %s: unexpected", proposal.id)
-            text = f"Proposal {proposal.id} could not be answered"
-            unanswered = Answer(id=proposal.id, diagnostics=(Diagnostic(code="MZ064", summary=text),))
-            self._write(unanswered)
+            unanswered = Diagnostic.of("MZ064.unanswered", id=proposal.id)
+            self._write(Answer(id=proposal.id, diagnostics=(unanswered,)))
         finally:
             self.secret_values.forget(proposal.id)
             self.controller.wake()
@@ -114,13 +113,7 @@ class ProposalAnswerer:
             return check.result(max(seconds, 0.0))
         except TimeoutError:
             check.cancel()
-        late = error(
-            "MZ290",
-            f"The check of {description.address} has not ended within {TIME_LIMIT:.0f} s",
-            "Spark is still parsing its SQL expressions, or is busy with earlier checks.",
-            "simplify the constant expressions. If other checks also time out, restart the runner.",
-            address=description.address,
-        )
+        late = error("MZ290.slow-check", address=description.address, seconds=TIME_LIMIT)
         return CheckResult(diagnostics=late.diagnostics)
 
     def _check(self, description: Description, values: Values) -> CheckResult:
@@ -130,11 +123,6 @@ class ProposalAnswerer:
             return CheckResult(diagnostics=problem.diagnostics)
         except BaseException as problem:  # a defect must neither prevent the answer nor end the runner
             log.exception("%s: unexpected", description.address)
-            text = (
-                f"The check of {description.address} failed unexpectedly: {type(problem).__name__}: {problem}"
-            )
-            return CheckResult(
-                diagnostics=(
-                    Diagnostic(code="MZ064", summary=shortened(text, 500), address=description.address),
-                )
-            )
+            text = shortened(f"{type(problem).__name__}: {problem}", 450)
+            defect = Diagnostic.of("MZ064.check-defect", problem=text, address=description.address)
+            return CheckResult(diagnostics=(defect,))

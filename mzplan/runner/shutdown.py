@@ -54,12 +54,7 @@ def shut_down(
 
 
 def runner_error(runner: Runner, reason: str) -> MzplanError:
-    return error(
-        "MZ060",
-        f"The runner of instance {runner.instance} has ended",
-        reason,
-        "a standby takes over, or systemd or Kubernetes restarts the runner; otherwise run mzplan up.",
-    )
+    return error("MZ060.runner-ended", instance=runner.instance, reason=reason)
 
 
 def _end_work(jobs: Jobs, listener: WakeListener, seconds: float) -> threading.Thread:

@@ -140,11 +140,4 @@ def _has_columns(schema: Json) -> bool:
 
 
 def _broken_plugin(type_: str, package: str, why: str, hint: str = "") -> MzplanError:
-    return error(
-        "MZ080",
-        f"The connector {type_!r} of {package} can't be used",
-        f"{why}.",
-        hint
-        or "upgrade or reinstall that package, or tell its authors; docs/internals/endpoints.md says "
-        "what it needs.",
-    )
+    return error("MZ080.unusable-connector", type=type_, package=package, why=why, fix=hint)

@@ -218,13 +218,8 @@ def refresh_s() -> float:
 
 def _provider_error(reference: str, problem: ProviderError) -> MzplanError:
     if isinstance(problem, NotReachableError):
-        return error(
-            NOT_READ,
-            f"Secret {reference} can't be read now",
-            f"{problem.why} Running queries keep their current value.",
-            problem.fix,
-        )
-    return error(REFUSED, f"The provider refused secret {reference}", problem.why, problem.fix)
+        return error("MZ260.unread-secret", reference=reference, why=problem.why, fix=problem.fix)
+    return error("MZ261.refused-secret", reference=reference, why=problem.why, fix=problem.fix)
 
 
 def _select_value(reference: str, content: Content, key: str) -> str | None:
@@ -262,9 +257,4 @@ def _parse_object(reference: str, text: str) -> Mapping[str, object]:
 
 
 def _unusable_error(reference: str, what: str, fix: str) -> MzplanError:
-    return error(
-        UNUSABLE,
-        f"{reference} can't be a secret: it {what}",
-        f"A secret is text of at most {MAX_SECRET >> 20} MiB.",
-        fix,
-    )
+    return error("MZ103.unusable-secret", reference=reference, what=what, mebibytes=MAX_SECRET >> 20, fix=fix)

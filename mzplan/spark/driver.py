@@ -92,7 +92,7 @@ class SparkDriver:
 
     def _session(self) -> SparkSession:
         if self._spark is None:
-            raise error("MZ062", "Spark is not open", "start was called before open.")
+            raise error("MZ062.not-open")
         return self._spark
 
     def _listen(self, spark: SparkSession) -> None:

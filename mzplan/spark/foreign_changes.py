@@ -52,14 +52,14 @@ class ForeignChanges:
         rows = count(commit.deleted, "row") if is_delete and commit.deleted else "Rows"
         verb = f"{'was' if rows == '1 row' else 'were'} {'deleted' if is_delete else 'changed'}"
         others = "" if is_delete else " It doesn't read rows that the commit added."
-        return Diagnostic(
-            severity="warning",
-            code="MZ305",
-            summary=f"{rows} of {read.address} {verb} by another writer",
-            detail=f"Version {commit.version} ({shortened(commit.operation, 40)}) of {log.collection}, the "
-            f"collection of {read.address}. {self._address} skips that commit, and keeps what it has made of "
-            f"the rows.{others}",
-            hint=f"to make it follow, write all rows again: mzplan apply --replace {self._address} "
-            "--allow-replace.",
+        return Diagnostic.of(
+            "MZ305.skipped",
             address=self._address,
+            rows=rows,
+            source=read.address,
+            verb=verb,
+            version=commit.version,
+            operation=shortened(commit.operation, 40),
+            path=log.collection,
+            others=others,
         )

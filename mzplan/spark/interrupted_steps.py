@@ -67,13 +67,7 @@ class InterruptedSteps:
             running.warning, first = finishing.warning, step + 1
             if checkpoint.log.unfinished() is not None:
                 if self._closing:
-                    raise error(
-                        "MZ063",
-                        f"{description.address} was stopped while it finished step {step}",
-                        "The step began before the sink was changed.",
-                        "nothing to do: it is finished at the next start.",
-                        address=description.address,
-                    )
+                    raise error("MZ063.stopped-in-step", address=description.address, step=step)
                 # The history keeps the old description for the next start: the failure may be temporary.
                 running.warn(_not_finished(description.address, step, problem))
         now = history.extended_by(StepDescription(step=first, digest=description.digest, rows=rows))
@@ -93,11 +87,10 @@ class InterruptedSteps:
         problem = self._finish(description, finishing, run_once)
         if checkpoint.log.unfinished() is not None:
             raise error(
-                "MZ063",
-                f"Step {step} of {description.address} could not be finished",
-                problem or "It was stopped meanwhile.",
-                "nothing to do: mzplan retries.",
+                "MZ063.step-unfinished",
                 address=description.address,
+                step=step,
+                why=problem or "It was stopped meanwhile.",
             )
 
     def _finish(self, earlier: Description, finishing: RunningQuery, run_once: RunOnce) -> str:
@@ -124,12 +117,6 @@ def _not_finished(address: Address, step: int, why: str) -> Diagnostic:
     if address.writes_collection:
         changed, writer = "its query was", address.kind
     reason = f"{why.partition('. Fix: ')[0].rstrip('.') or 'it ended early'}."
-    return Diagnostic(
-        severity="warning",
-        code="MZ131",
-        summary=f"Step {step} of {address} could not be finished with its old definition",
-        detail=f"It began before {changed} changed: {reason} The {writer} writes the step with its current "
-        "definition; rows already in the target stay (MZ088).",
-        hint=f"nothing to do unless MZ088 follows; to check: mzplan verify {address} --steps {step}.",
-        address=address,
+    return Diagnostic.of(
+        "MZ131.old-definition", address=address, step=step, changed=changed, reason=reason, writer=writer
     )

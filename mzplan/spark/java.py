@@ -115,22 +115,12 @@ def _sha256(jar: Path) -> str:
 
 def _changed(jar: Path, digest: str, wanted: str) -> MzplanError:
     return error(
-        "MZ114",
-        f"{jar.name} is not the jar that mzplan was tested with",
-        f"{jar} has SHA-256 {digest} instead of {wanted}. It wasn't run.",
-        f"{_remove(jar)}, and start again; if the new jar also differs, check spark.jars.repositories and "
-        "spark.jars.ivySettings.",
+        "MZ114.changed-jar", name=jar.name, jar=jar, digest=digest, wanted=wanted, removal=_remove(jar)
     )
 
 
 def _unexpected(jar: Path) -> MzplanError:
-    return error(
-        "MZ114",
-        f"{jar.name} was resolved, but mzplan doesn't need it",
-        f"Ivy resolved {jar} for mzplan's own packages. It wasn't run.",
-        "check spark.jars.repositories and spark.jars.ivySettings; if you want that jar, name its package in "
-        "spark.jars.packages.",
-    )
+    return error("MZ114.unneeded-jar", name=jar.name, jar=jar)
 
 
 def _remove(jar: Path) -> str:

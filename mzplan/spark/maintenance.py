@@ -37,11 +37,7 @@ def compact_target(
         raise
     except Exception as problem:
         raise error(
-            "MZ280",
-            f"The files of the target of {query.address} could not be merged now",
-            failures.of_exception(problem).text,
-            "nothing to do: mzplan retries. If another writer rewrites the table, remove `compaction`.",
-            address=query.address,
+            "MZ280.target-not-merged", address=query.address, why=failures.of_exception(problem).text
         ) from None
 
 

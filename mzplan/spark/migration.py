@@ -32,7 +32,7 @@ from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.releases import transfer_release
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.resources import Body
 from mzplan.model.state import Predecessor
 from mzplan.schema.columns import POSITION, Column, canonical_type, spark_type
@@ -93,15 +93,7 @@ def find_uncastable(
 
 
 def _diagnostic(address: Address, why: str) -> Diagnostic:
-    return Diagnostic(
-        code="MZ294",
-        kind="not-migratable",
-        summary=f"{address} can't begin with the rows of its collection",
-        detail=f"{why}. The former generation keeps running.",
-        hint="put the columns and the key back; or read everything again: lifecycle: {replace: in-place}.",
-        address=address,
-        exit_code=ExitCode.REFUSED,
-    )
+    return Diagnostic.of("MZ294.unusable-rows", address=address, why=why)
 
 
 def _fields(rows: DataFrame) -> dict[str, StructField]:
@@ -286,11 +278,4 @@ def _written_version(path: str, query_id: str) -> int:
 
 
 def _not_all_checked(query: ResolvedQuery) -> Diagnostic:
-    return Diagnostic(
-        severity="notice",
-        code="MZ290",
-        summary=f"{query.address}: mzplan doesn't know yet whether each row has a value for the new key",
-        detail=f"It checked rows for {_CHECKED:.0f} s, but not all of them. The runner checks all rows "
-        "before it writes any.",
-        address=query.address,
-    )
+    return Diagnostic.of("MZ290.key-unchecked", address=query.address, seconds=_CHECKED)

@@ -218,14 +218,7 @@ def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
             if by_name[column.name.lower()] != spark_type(column.type)
         )
     if differing:
-        raise error(
-            "MZ230",
-            f"The schema of {query.address} differs from its query's columns",
-            f"{differing}.",
-            "add a CAST to the query where the types differ, or declare Spark's columns as `schema`.",
-            address=query.address,
-            kind="unfit",
-        )
+        raise error("MZ230.other-columns", address=query.address, differing=differing)
 
 
 def with_all_columns(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
@@ -273,12 +266,11 @@ def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> s
 
 def _not_allowed(query: ResolvedQuery, place: str, problem: str) -> MzplanError:
     return error(
-        "MZ019",
-        f"{_capitalized(place)} of {query.address} isn't allowed in a {query.address.kind}",
-        problem,
-        "use functions of Spark SQL over the columns of one row.",
+        "MZ019.forbidden-expression",
         address=query.address,
-        kind="unfit",
+        what=_capitalized(place),
+        query_kind=query.address.kind,
+        problem=problem,
     )
 
 
@@ -289,10 +281,10 @@ def _capitalized(place: str) -> str:
 
 def _refused(query: ResolvedQuery, problem: Exception, place: str, columns: Sequence[str]) -> MzplanError:
     return error(
-        "MZ019",
-        f"Spark does not accept {place} of {query.address}",
-        spark_message(problem),
-        f"{_WORDS[query.address.kind].hint}; the columns are {', '.join(columns)}.",
+        "MZ019.spark-refuses-expression",
         address=query.address,
-        kind="unfit",
+        place=place,
+        problem=spark_message(problem),
+        advice=_WORDS[query.address.kind].hint,
+        columns=columns,
     )

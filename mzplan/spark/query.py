@@ -112,11 +112,7 @@ class RunningQuery:
                 if not self.java.isActive():
                     return
                 raise error(
-                    "MZ063",
-                    f"{self.name.address} could not be stopped",
-                    failures.of_exception(problem).text,
-                    "it waits for a server that doesn't answer; mzplan retries.",
-                    address=self.name.address,
+                    "MZ063.not-stopped", address=self.name.address, why=failures.of_exception(problem).text
                 ) from None
 
     def has_ended(self) -> bool:

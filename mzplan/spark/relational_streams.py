@@ -137,14 +137,7 @@ class RelationalRun:
         )
         if counted.where(f.col(_ROWS) > 1).isEmpty():
             return
-        raise error(
-            "MZ019",
-            f"The query of {self.query.address} returns several rows for one key",
-            f"The key is {', '.join(self.query.keys)}, and no order decides which row wins. The "
-            "micro-batch wasn't written.",
-            "declare all columns of the GROUP BY as `key`, and select each of them unchanged.",
-            address=self.query.address,
-        )
+        raise error("MZ019.several-rows-per-key", address=self.query.address, keys=self.query.keys)
 
 
 def tables_in_order(rows: DataFrame, query: ResolvedQuery, warehouse: str) -> list[str | None]:
@@ -165,13 +158,4 @@ def require_place(checkpoint: Checkpoint, query: ResolvedQuery, tables: Sequence
     """Raise MzplanError MZ320 if the checkpoint has no place for the collections that the query reads."""
     if checkpoint.log.has_place_for(tables):
         return
-    raise error(
-        "MZ320",
-        f"{query.address} can't continue from its checkpoint yet",
-        "The new query reads a collection another number of times, and the readings of the former query are "
-        "at different positions in it.",
-        f"apply again when {query.address} has caught up with its inputs; or begin a new generation: "
-        f"mzplan apply --replace {query.address} --allow-replace.",
-        address=query.address,
-        kind="unfit",
-    )
+    raise error("MZ320.other-readings", address=query.address)

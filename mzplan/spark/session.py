@@ -124,11 +124,9 @@ def _require_packages(session: SparkSession, line: SparkLine) -> None:
             loader.loadClass(name)
     except Exception:
         raise error(
-            "MZ062",
-            "Spark was submitted without the jars that mzplan needs",
-            f"They are {' and '.join(line.packages)}.",
-            f"spark-submit --packages {','.join(line.packages)} "
-            '--driver-java-options "-Xss8m -XX:+ExitOnOutOfMemoryError" …',
+            "MZ062.submitted-without-jars",
+            named=" and ".join(line.packages),
+            packages=",".join(line.packages),
         ) from None
 
 
@@ -272,27 +270,15 @@ def _not_started(lines: list[str]) -> MzplanError:
     missing = [":".join(coordinates) for coordinates in _ARTIFACT.findall(text)]
     listed = ", ".join(dict.fromkeys(missing)) or "see the log"
     if "download failed" in text and "local-m2-cache" in text and " in local-m2-cache" in text:
-        return error(
-            "MZ062",
-            "Spark's jars could not be resolved: the local Maven cache is broken",
-            f"Ivy looks into ~/.m2 first, and found a .pom there without its jar: {listed}.",
-            "remove that artifact's folder under ~/.m2/repository (or move ~/.m2 away), then start again.",
-        )
+        return error("MZ062.broken-maven-cache", listed=listed)
     if missing or "unresolved dependencies" in text:
-        return error(
-            "MZ062",
-            "Spark's jars could not be downloaded",
-            f"Not available: {listed} (70 MB in all, once).",
-            "check the network; behind a proxy set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=… "
-            "-Dhttps.proxyPort=…; for a mirror set spark.jars.ivySettings or "
-            "spark.jars.repositories in spark-defaults.conf.",
-        )
+        return error("MZ062.jars-unavailable", listed=listed)
     signs = [
         line.strip() for line in lines if re.search(r"error|exception|denied|refused|invalid", line, re.I)
     ]
     return error(
-        "MZ062",
-        "Spark did not start",
-        " ".join((signs or [line.strip() for line in lines[-3:]])[:3]) or "It printed no error.",
-        f"mzplan needs PySpark {LINES[0].spark} to {LINES[-1].spark} and Java 17 or 21; see docs/errors.md.",
+        "MZ062.spark-silent",
+        why=" ".join((signs or [line.strip() for line in lines[-3:]])[:3]) or "It printed no error.",
+        oldest=LINES[0].spark,
+        newest=LINES[-1].spark,
     )

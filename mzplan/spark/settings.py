@@ -181,14 +181,7 @@ def _require_same_values(settings: Mapping[str, str]) -> None:
     for name, required in VALUE_SETTINGS.items():
         given = settings.get(name, required)
         if given.strip().upper() != required.upper():
-            raise error(
-                "MZ062",
-                f"Spark's setting {name} is {given}, but mzplan needs {required}",
-                "It decides which values a query computes. They must be the same in every runner and in "
-                "mzplan verify.",
-                "remove it from spark-defaults.conf and PYSPARK_SUBMIT_ARGS, or overrule it there with "
-                f"--conf {name}={required}.",
-            )
+            raise error("MZ062.other-setting", name=name, given=given, required=required)
 
 
 def _java_options(defaults: str, wanted: str) -> str:

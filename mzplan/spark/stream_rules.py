@@ -96,10 +96,5 @@ def _refused_by_spark(query: ResolvedQuery, message: str) -> MzplanError:
 
 def _refused(query: ResolvedQuery, rule: str, fix: str) -> MzplanError:
     return error(
-        "MZ019",
-        f"The query of {query.address} can't run as a stream",
-        rule if rule.endswith(".") else f"{rule}.",
-        fix,
-        address=query.address,
-        kind="unfit",
+        "MZ019.no-stream", address=query.address, rule=rule if rule.endswith(".") else f"{rule}.", fix=fix
     )

@@ -55,14 +55,7 @@ def require_readable(checkpoint: Checkpoint, address: Address) -> Versions | Non
 
 
 def _unreadable(address: Address, finding: str, why: str, fix: str) -> MzplanError:
-    return error(
-        "MZ031",
-        f"The checkpoint of {address} {finding}",
-        why,
-        f"{fix}; or start a new generation: mzplan apply --replace {address}",
-        address=address,
-        kind="unfit",
-    )
+    return error("MZ031.checkpoint-of-other-version", address=address, finding=finding, why=why, fix=fix)
 
 
 def delta_features(spark: SparkSession) -> frozenset[str] | None:

@@ -67,12 +67,7 @@ def refused_by_spark(query: ResolvedQuery, problem: BaseException) -> MzplanErro
         for name, read in query.description.inputs.items()
     )
     return error(
-        "MZ019",
-        f"Spark doesn't accept the query of {query.address}",
-        spark_message(problem),
-        f"correct the query; it reads {', '.join(columns)}.",
-        address=query.address,
-        kind="unfit",
+        "MZ019.spark-refuses-query", address=query.address, problem=spark_message(problem), columns=columns
     )
 
 
@@ -113,12 +108,4 @@ def _interval(delay: str) -> str:
 
 
 def _not_allowed(query: ResolvedQuery, problem: str) -> MzplanError:
-    return error(
-        "MZ019",
-        f"The query of {query.address} isn't allowed",
-        problem,
-        "write one query over the collections by their names, with joins, GROUP BY, UNION ALL, WITH and "
-        "LATERAL VIEW, and with Spark's own functions.",
-        address=query.address,
-        kind="unfit",
-    )
+    return error("MZ019.forbidden-query", address=query.address, problem=problem)

@@ -101,11 +101,9 @@ def rows_of_function(
         raise
     except Exception as problem:  # the function may raise anything
         raise error(
-            "MZ019",
-            f"The function of {query.address} fails",
-            shortened(f"{type(problem).__name__}: {' '.join(str(problem).split())}", _LONGEST_REASON),
-            "correct the function or the view's options.",
+            "MZ019.function-fails",
             address=query.address,
+            problem=shortened(f"{type(problem).__name__}: {' '.join(str(problem).split())}", _LONGEST_REASON),
         ) from None
 
 

@@ -54,7 +54,7 @@ class References:
                 other_type=f", or `type: {others[0]}`." if others else ".",
             )
         elif not isinstance(name, str):
-            self.findings.add("MZ005.wrong-type", resource.location(("connection",)), name=name)
+            self.findings.add("MZ005.no-connection", resource.location(("connection",)), name=name)
         connection = self._target(resource, CONNECTION)
         if connection is None or connection.type is None:
             self._target(resource, FROM)  # its other properties can't be checked without a type

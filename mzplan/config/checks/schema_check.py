@@ -205,7 +205,7 @@ class BodyCheck:
             else f"{kind_of(value)} ({text})"
         )
         self.findings.add(
-            "MZ005.wrong-type-2",
+            "MZ005.wrong-type",
             location,
             conceal=secret,
             key=_key(path),
@@ -246,7 +246,7 @@ class BodyCheck:
         secret = self.sensitive(path) or has_login(value)
         fault = "" if secret else f"{shown(value)} can't be used here. "
         self.findings.add(
-            "MZ005.wrong-value-2",
+            "MZ005.unmet-requirement",
             self.location(path, False),
             conceal=secret,
             key=_key(path),

@@ -232,4 +232,4 @@ def _usage(summary: str, detail: str) -> MzplanError:
 
 
 def _refused(summary: str, detail: str, hint: str) -> MzplanError:
-    return error("MZ038.other", what=summary, why=detail, how=hint)
+    return error("MZ038.edit-refused", what=summary, why=detail, how=hint)

@@ -181,7 +181,7 @@ def _ensure_quiet(store: Store, state: State) -> None:
 
 
 def _refused(summary: str, detail: str, hint: str) -> MzplanError:
-    return error("MZ038.other-2", what=summary, why=detail, how=hint)
+    return error("MZ038.gc-refused", what=summary, why=detail, how=hint)
 
 
 def _warehouse(project: Project, state: State) -> str:

@@ -81,13 +81,7 @@ def cleartext_warning(receiver: Receiver) -> Diagnostic | None:
     parts = urlsplit(receiver.url)
     if receiver.key is None or parts.scheme == "https" or is_loopback(parts.hostname or ""):
         return None
-    return Diagnostic(
-        severity="warning",
-        code="MZ116",
-        summary="The key for run events is sent unencrypted",
-        detail=f"The server's URL is http://, so anyone on the way to {parts.hostname} can read the key.",
-        hint="use https://.",
-    )
+    return Diagnostic.of("MZ116.unencrypted-event-key", hostname=parts.hostname)
 
 
 def _permit(settings: RunEventSettings, directory: str, policy: Policy | None) -> None:
@@ -96,11 +90,11 @@ def _permit(settings: RunEventSettings, directory: str, policy: Policy | None) -
         policy.check(_SUBJECT, [Flow(settings.api_key, (server,))], proposed=False)
     elif may_be_foreign(Path(directory)):
         raise error(
-            "MZ107",
-            f"mzplan doesn't send {settings.api_key}, the key for run events, to {server}",
-            "mzplan.yaml is in a checkout, or this is a CI job, so the file's author could steal the key.",
-            f"set {URL_VARIABLE} and {KEY_VARIABLE} in the runner's environment, or allow the key and the "
-            "server in a policy (mzplan run --policy FILE).",
+            "MZ107.untrusted-event-key",
+            key=settings.api_key,
+            server=server,
+            url_variable=URL_VARIABLE,
+            key_variable=KEY_VARIABLE,
         )
 
 
@@ -115,10 +109,5 @@ def _base_url(url: str, source: str) -> str:
     except ValueError:  # an invalid port, or an unmatched bracket
         is_server = False
     if not is_server or re.search(r"[\s\\]", url) or has_login(url):
-        raise error(
-            "MZ178",
-            f"{source} names no server for run events",
-            "It must be http:// or https:// and a host, without a user, a password or a token.",
-            f"correct the URL, put the key in {KEY_VARIABLE} or api_key, and restart the runner.",
-        )
+        raise error("MZ178.no-event-server", source=source, key_variable=KEY_VARIABLE)
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/"

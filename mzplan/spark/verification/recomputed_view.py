@@ -269,10 +269,4 @@ def _has_floats(rows: DataFrame, name: str) -> bool:
 
 
 def _not_repeatable(query: ResolvedQuery, why: str) -> MzplanError:
-    return error(
-        "MZ092",
-        f"{query.address} can't be recomputed",
-        why,
-        "verify without --from-upstream: from its collection.",
-        address=query.address,
-    )
+    return error("MZ092.not-recomputable", address=query.address, why=why)

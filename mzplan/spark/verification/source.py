@@ -248,13 +248,7 @@ def open_upstream(verified: QueryToVerify) -> Upstream:
             "A keyed collection keeps no record that changed nothing, so a step's records can't be compared."
         )
     if why:
-        raise error(
-            "MZ092",
-            f"{query.address} can't be read again from its upstream",
-            why,
-            "verify without --from-upstream: from its collection.",
-            address=query.address,
-        )
+        raise error("MZ092.not-rereadable", address=query.address, why=why)
     return upstream or SparkUpstream(verified.open_session(), connector, query)
 
 
