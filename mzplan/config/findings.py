@@ -36,7 +36,7 @@ class SourceFile:
     - `private`: any value in it may be a secret, so messages show none.
     - `root`: the folder that the file must be in, with links followed; "" for anywhere.
     - `content`: the content after an edit that isn't written yet; None for the content on the disk.
-    - `is_sql`: the file isn't YAML, but SQL that a resource names by its path.
+    - `suffix`: of a file that isn't YAML, but a text that a resource names by its path; "" for YAML.
     """
 
     full_path: str
@@ -44,7 +44,7 @@ class SourceFile:
     private: bool = False
     root: str = ""
     content: bytes | None = field(default=None, repr=False)
-    is_sql: bool = False
+    suffix: str = ""
 
     @classmethod
     def within(cls, directory: str, full_path: str) -> SourceFile:

@@ -177,7 +177,7 @@ class _View:
     def __init__(self, file: SourceFile, findings: list[Finding], broken: bool):
         self.file = file
         text = read_text(file, Findings())
-        self.text = as_block(text) if text is not None and file.is_sql else text
+        self.text = as_block(text) if text is not None and file.suffix else text
         self.well_formed = self.text is not None and not broken
         self.lines = self.text.splitlines() if self.text is not None else LINE_BREAK.split(_decode(file))
         self.entries: dict[Path, WrittenEntry] = {}
@@ -186,13 +186,13 @@ class _View:
 
     def look_up(self, locations: list[Location], spans: list[Span], secrets: Iterable[str] = ()) -> None:
         """Find all these places in one pass, and their masked lines in another."""
-        if self.text is not None and not self.file.is_sql and any(location.path for location in locations):
+        if self.text is not None and not self.file.suffix and any(location.path for location in locations):
             self.entries = find(self.text, (location.path for location in locations))
         ends: dict[int, int] = {}  # a line may have millions of columns, so only its visible part is masked
         for span in (*spans, *(self.span(location) for location in locations)):
             ends[span.line] = max(ends.get(span.line, 0), span.column + _SHOWN)
         lines = {number: self.lines[number][:end] for number, end in ends.items() if number < len(self.lines)}
-        if self.file.is_sql:
+        if self.file.suffix:
             self.excerpts = lines
         elif self.well_formed and self.text is not None:
             concealed: set[Path] = {()} if self.file.private else self.concealed
@@ -208,7 +208,7 @@ class _View:
 
     def span(self, location: Location) -> Span:
         """Return where a path is written, or the nearest path above it."""
-        if self.file.is_sql:
+        if self.file.suffix:
             return span_at((self.text or "")[: location.offset or 0], location.length)
         path, exact = location.path, True
         while path not in self.entries:

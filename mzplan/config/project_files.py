@@ -18,7 +18,6 @@ PROJECT_FILE = "mzplan.yaml"
 SECTIONS: dict[str, Kind] = {f"{kind}s": kind for kind in KINDS}
 SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
 SUFFIXES = (".yaml", ".yml")
-SQL_SUFFIX = ".sql"
 VARIABLE_SUFFIXES = (".vars.yaml", ".vars.yml")
 _INTERNAL = frozenset((".git", ".mzplan"))
 _DECLARES = re.compile(
@@ -161,7 +160,7 @@ def read_bytes(file: SourceFile) -> bytes:
     """Return the file's content. Raises ReadError if it can't be read."""
     if file.content is not None:
         return file.content
-    if file.root and (file.is_sql or Path(file.full_path).is_symlink()):
+    if file.root and (file.suffix or Path(file.full_path).is_symlink()):
         _check_link(file)
     try:
         # O_NONBLOCK, because opening a pipe without a writer would wait forever.
@@ -206,9 +205,9 @@ def _check_link(file: SourceFile) -> None:
     real, project = Path(os.path.realpath(file.full_path)), Path(os.path.realpath(file.root))
     is_inside = real.is_relative_to(project)
     if not is_inside or any(part.casefold() in _INTERNAL for part in real.relative_to(project).parts):
-        raise _read_error("MZ001.sql-outside" if file.is_sql else "MZ001.outside-link", file)
-    if real.name.startswith(".") or not real.name.endswith(SQL_SUFFIX if file.is_sql else SUFFIXES):
-        raise _read_error("MZ001.not-sql" if file.is_sql else "MZ001.other-link", file)
+        raise _read_error("MZ001.text-outside" if file.suffix else "MZ001.outside-link", file)
+    if real.name.startswith(".") or not real.name.endswith(file.suffix or SUFFIXES):
+        raise _read_error("MZ001.other-text" if file.suffix else "MZ001.other-link", file, suffix=file.suffix)
 
 
 def _too_large(file: SourceFile, size: int) -> ReadError:

@@ -73,7 +73,7 @@ class QueryFiles:
             BodyCheck(self._findings, resource.location, resource.label).report(QUERY_FILE, value)
             return False
         file = SourceFile.within(self._directory, str(Path(self._directory, value[QUERY_FILE])))
-        file = replace(file, is_sql=True)
+        file = replace(file, suffix=".sql")
         sql = self._sql(file, property_, at)
         if sql is None or sql.filled is None:
             return False
