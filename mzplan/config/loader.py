@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.checks.checker import Checker
+from mzplan.config.checks.function_code import FunctionCode
 from mzplan.config.checks.query_files import QueryFiles
 from mzplan.config.checks.recorded_analyses import Records
 from mzplan.config.declarations import Templates, check_top_level, collect, has_only_variables
@@ -186,7 +187,8 @@ def _read_files(
             defaults = Defaults(project, findings)
             declared = collect([project, *others], findings, Templates(findings), defaults)
             queries = QueryFiles(folder, values, findings)
-            checker = Checker(declared, settings.instances, findings, defaults, queries, records)
+            code = FunctionCode(folder, findings)
+            checker = Checker(declared, settings.instances, findings, defaults, queries, code, records)
             resources = checker.resources()
     if findings or resources is None:
         return _partial_result(declared, resources, findings)

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from mzplan.connectors.catalogue import find_connector
 from mzplan.host.files import UnfitError
@@ -31,6 +31,7 @@ from mzplan.schema.description import (
     inline_connection,
 )
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.user_functions import function_of
 from mzplan.secrets.files import read_open_secret, unusable_error
 from mzplan.secrets.guards import CommittedGuard
 from mzplan.secrets.policy import UNKNOWN, Flow, Guard, Policy, Route
@@ -53,18 +54,13 @@ class GuardedSecrets(Secrets):
     ):
         super().__init__(directory, environment, remote)
         self._guard = guard
-        self._are_proposed = False
-
-    def proposed(self, values: Mapping[str, str] | None = None) -> Self:
-        other = super().proposed(values)
-        other._are_proposed = True
-        return other
 
     def permit(self, of: object) -> None:
         """Check a query or connection before its secrets are resolved.
 
         Raises MzplanError MZ108 for a description that violates the schemas, and the guard's errors: for
-        secrets that may not go to their servers, and for servers that a proposal may not reach.
+        secrets that may not go to their servers, for servers that a proposal may not reach, and for functions
+        that may not run.
         """
         assert isinstance(of, Description | InlinedConnection), "nothing else has secrets"
         if isinstance(of, Description) and of.address.is_connection:  # a connection that no query uses
@@ -74,8 +70,10 @@ class GuardedSecrets(Secrets):
             raise _invalid(of.address, fault)
         flows = flows_of(of) if isinstance(of, Description) else flows_of_connection(of)
         try:
-            self._guard.check(str(of.address), frozenset(flows), proposed=self._are_proposed)
-            if self._are_proposed:
+            if isinstance(of, Description) and (function := function_of(of.address.kind, of.type, of.body)):
+                self._guard.run(str(of.address), str(function))
+            self._guard.check(str(of.address), frozenset(flows), proposed=self.are_proposed)
+            if self.are_proposed:
                 self._guard.connect(str(of.address), frozenset(_all_routes(of)))
         except MzplanError as refused:
             raise MzplanError(replace(d, address=of.address) for d in refused.diagnostics) from None

@@ -10,7 +10,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from mzplan.connectors import console, delta, files, formats, kafka, local, network, postgres, views
+from mzplan.connectors import (
+    console,
+    delta,
+    files,
+    formats,
+    kafka,
+    local,
+    network,
+    postgres,
+    user_code,
+    views,
+)
 from mzplan.connectors.api.connector import Connector, SinkConnector, SourceConnector
 from mzplan.endpoints.interface import SupportsServerList
 from mzplan.model.address import Kind
@@ -28,6 +39,7 @@ _OWN = {
         console.CONNECTOR,
         local.CONNECTOR,
         views.CONNECTOR,
+        user_code.CONNECTOR,
         formats.SCHEMA_REGISTRY,
         network.SSH_TUNNEL,
         network.AWS,

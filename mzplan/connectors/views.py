@@ -27,6 +27,10 @@ class View(SourceConnector):
     def __init__(self, compute: Compute | None = None):
         self.compute = compute
 
+    def compute_of(self, query: ResolvedQuery) -> Compute | None:
+        """Return the function that computes the rows of a view; None for SQL. Raises MzplanError."""
+        return self.compute
+
     def probe(self, query: ResolvedQuery) -> Probe:
         """Return an empty probe: there is no server to reach."""
         return Probe()

@@ -28,7 +28,14 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "ssh": ("asyncssh",),
     "ui": ("starlette", "uvicorn"),
     "vault": ("hvac",),
-    RUNNER: ("pyspark", "pandas", "prometheus_client", "adbc_driver_manager", "adbc_driver_postgresql"),
+    RUNNER: (
+        "pyspark",
+        "pandas",
+        "prometheus_client",
+        "adbc_driver_manager",
+        "adbc_driver_postgresql",
+        "packaging",
+    ),
 }
 """By extra: the modules that its packages provide. `runner` also includes all the others except `ui`."""
 

@@ -19,6 +19,7 @@ ProblemKind = Literal[
     "",
     "another-upstream",  # also used for another target
     "checkpoint-missing",
+    "code-changed",  # another version of a function's package is installed
     "collection-missing",
     "damaged",
     "data-loss",  # a new generation can't read everything again

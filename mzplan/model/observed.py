@@ -50,6 +50,8 @@ class RunFacts:
     - `resumed`: where this run resumed. `step` is the last step before the run, and `position` is Spark's
       next entry in the offset log. None if the run started from the beginning.
     - `run_rows`: how many rows this run has read; None if not all of its steps are counted yet.
+    - `function`: the package of the query's function, and the version that runs; "" for none.
+    - `function_before`: the version that the last apply accepted, if another one runs.
     - `written_with`: the versions that last wrote the checkpoint, if this run has other versions and no step
       yet.
     - `tasks_done`: the newest finished tasks of the query's generation.
@@ -71,6 +73,8 @@ class RunFacts:
     left_out: int = 0
     resumed: Mapping[str, Any] | None = None
     run_rows: int | None = None
+    function: str = field(default="", metadata=SPARSE)
+    function_before: str = field(default="", metadata=SPARSE)
     written_with: Versions | None = field(default=None, metadata=SPARSE)
     tasks_done: tuple[TaskOutcome, ...] = field(default=(), metadata=SPARSE)
     started_because: Cause | None = field(default=None, metadata=SPARSE)

@@ -166,6 +166,7 @@ def reason_for(
     forced: bool,
     rotated: Iterable[str],
     holders: Ways,
+    upgraded: str = "",
 ) -> str:
     """Return the reason of a change, its parts joined by `; `.
 
@@ -176,10 +177,11 @@ def reason_for(
     - `ways`: for each indirect cause, the connections between the resource and the cause.
     - `rotated`: references to secrets with a new value. `holders`: the connections with these secrets, and
       the connections in between.
+    - `upgraded`: why the query runs another version of its function; "" if it doesn't.
     """
     parts = ["requested with --replace"] if forced else []
     with_effect = [field for field in fields if field.effect != "in-place"]
-    if named := with_effect or ([] if causes or forced or rotated else fields):
+    if named := with_effect or ([] if causes or forced or rotated or upgraded else fields):
         parts.append(f"{_join_names(_names(named))} changed")
     # Only queries are replaced. A connection changes, even if the change replaces the queries that use it.
     replaced: list[str] = []
@@ -203,6 +205,7 @@ def reason_for(
             f"the value of {_join_names(sorted(rotated, key=natural))} changed"
             + (f", in {where}" if where else "")
         )
+    parts += [upgraded] if upgraded else []
     return "; ".join(parts) or "its description changed"
 
 

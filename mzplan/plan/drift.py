@@ -13,6 +13,7 @@ from mzplan.model.plan import Change, DriftItem, Pending
 from mzplan.model.resources import is_dry
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import seconds
+from mzplan.plan.function_change import upgrade_of
 from mzplan.schema.description import DIGEST_VERSION, digest_of
 from mzplan.schema.kinds import resource_kind
 
@@ -27,6 +28,7 @@ DRIFT_BY_PROBLEM: Mapping[ProblemKind, str] = {
     "offsets-gone": "upstream-changed",
     "target-restored": "upstream-changed",
     "checkpoint-missing": "checkpoint-missing",
+    "code-changed": "code-changed",
     "collection-missing": "collection-missing",
     "steps-missing": "collection-missing",
     "stopped-by-hand": "missing-query",
@@ -66,6 +68,8 @@ def drift_between(
             drift.append(DriftItem(address=str(resource.address), kind="secret-rotated", detail=detail_of))
         if kind:
             drift.append(DriftItem(address=str(resource.address), kind=kind, detail=detail))
+        if runs and kind != "code-changed" and seen is not None and (detail := upgrade_of(resource, seen)):
+            drift.append(DriftItem(address=str(resource.address), kind="code-changed", detail=detail))
         if seen is not None and seen.foreign_change and seen.generation == resource.generation:
             detail = seen.foreign_change
             drift.append(DriftItem(address=str(resource.address), kind="unmanaged-change", detail=detail))

@@ -232,11 +232,12 @@ def _announcements(change: Change, columns: Mapping[Address, set[Column]]) -> It
     if change.after is None or not _may_need_more(change, change.after, columns):
         return
     kind = resource_kind(change.address.kind, change.after.type)
+    body = kind.with_defaults(change.after.body)
     for name, schema in kind.schema["properties"].items():
         texts = schema.get("x-announces")
-        if texts is None or name not in change.after.body:
+        if texts is None or name not in body:
             continue
-        value = scalar_text(change.after.body[name])
+        value = scalar_text(body[name])
         if text := texts.get(value):
             yield Diagnostic.of("MZ045.has-effect", address=change.address, text=text, name=name, value=value)
 

@@ -32,6 +32,7 @@ from mzplan.plan.difference import (
     select,
 )
 from mzplan.plan.drift import find_pending
+from mzplan.plan.function_change import state_verdict, upgraded_functions
 from mzplan.plan.guards import (
     check_changes,
     check_clear_text,
@@ -108,15 +109,20 @@ def build_plan(
     renames = undeclared_moves(wanted, committed) if difference.created and difference.deleted else {}
     if targets and difference.addresses:
         difference = select(difference, targets, wanted, committed)
-    if rotated:
+    upgraded = upgraded_functions(state.resources, statuses)
+    if rotated or upgraded:
         renamed_to = {original.address: address for address, original in originals.items()}
         rotated = {renamed_to.get(address, address): references for address, references in rotated.items()}
-    if targets and rotated:
-        selected = {*targets, *DependencyGraph.of_both(wanted, committed).reach(targets)}
-        rotated = {address: references for address, references in rotated.items() if address in selected}
-    rotated = {a: references for a, references in rotated.items() if a in committed and a in wanted}
+        upgraded = {renamed_to.get(address, address): reason for address, reason in upgraded.items()}
+        kept = committed.keys() & wanted.keys()
+        if targets:
+            kept &= {*targets, *DependencyGraph.of_both(wanted, committed).reach(targets)}
+        rotated = {address: references for address, references in rotated.items() if address in kept}
+        upgraded = {address: reason for address, reason in upgraded.items() if address in kept}
     forced = frozenset(replace) & committed.keys()
-    planner = _Planner(committed, originals, wanted, difference, forced, rotated, statuses, state.instances)
+    planner = _Planner(
+        committed, originals, wanted, difference, forced, rotated, upgraded, statuses, state.instances
+    )
     changes = planner.changes()
     downstream = planner.downstream(changes)
     instances = _instances(configuration, state, bool(targets))
@@ -173,26 +179,28 @@ class _Planner:
         difference: Difference,
         forced: frozenset[Address],
         rotated: Mapping[Address, tuple[str, ...]],
+        upgraded: Mapping[Address, str],
         statuses: Mapping[str, Status],
         instances: Mapping[str, Instance],
     ):
         """`committed` holds the records under their new names.
 
         `originals` holds, by new address, the committed records of resources that move or refer to a moved
-        resource.
+        resource. `upgraded` holds the queries with another version of their function, and the reason.
         """
         self.before = committed
         self.originals = originals
         self.difference = difference
         self.forced = forced
         self.rotated = rotated
+        self.upgraded = upgraded
         self.statuses = statuses
         self.instances = instances
         self.after: dict[Address, ResourceState] = {}
         self.planned: dict[Address, Change] = {}
         self.effects: Causes = {}
         self.memo: dict[Address, Any] = {}
-        if not difference.addresses and not forced and not rotated:
+        if not difference.addresses and not forced and not rotated and not upgraded:
             self.graph = DependencyGraph({})
             return
         self.after = dict(committed)
@@ -205,7 +213,8 @@ class _Planner:
 
     def changes(self) -> tuple[Change, ...]:
         """Return every change, dependencies first; then the deletes, dependents first."""
-        changed = self.difference.created | self.difference.updated | self.forced | self.rotated.keys()
+        changed = self.difference.created | self.difference.updated | self.forced
+        changed |= self.rotated.keys() | self.upgraded.keys()
         if changed:
             for address in self.graph.order(changed | self.graph.reach(changed)):
                 self._plan(address)
@@ -262,7 +271,8 @@ class _Planner:
         fields: tuple[FieldChange, ...],
         effects: DependencyEffects,
     ) -> Change | None:
-        forced = after.address in self.forced
+        forced, upgraded = after.address in self.forced, self.upgraded.get(after.address, "")
+        starts_over = forced or (upgraded and state_verdict(after)[0] != "kept")
         changed = query_change(before, after, (self.before, self.after))
         fields = with_query_effects(fields, changed, after)
         own = heaviest([change.effect for change in fields])
@@ -271,7 +281,7 @@ class _Planner:
         may_migrate = not forced and keeps_upstream and effects.effect != "replace"
         effect: Effect
         cause_kind: CauseKind | None = None
-        if _runs(before) and (forced or "replace" in (own, effects.effect)):
+        if _runs(before) and (starts_over or "replace" in (own, effects.effect)):
             effect = "replace"
             predecessor = None
             if may_migrate:
@@ -283,9 +293,9 @@ class _Planner:
             same = digest == before.digest or self._same_description(before, digest)
             effect = "in-place" if same else "restart"
             after = dataclasses.replace(after, digest=before.digest if same else digest)
-            if same and after.address in self.rotated:
+            if same and (after.address in self.rotated or upgraded):
                 # Like a manual restart: the description is unchanged, and the query restarts.
-                effect, cause_kind = "restart", "secret"
+                effect, cause_kind = "restart", "upgrade" if upgraded else "secret"
                 after = dataclasses.replace(after, restart_token=before.restart_token + 1)
                 after = dataclasses.replace(after, digest=self._digest(after))
         original = self.originals.get(after.address)
@@ -308,7 +318,7 @@ class _Planner:
             action="replace" if effect == "replace" else "update" if fields else "restart",
             effect="forbidden" if own == "forbidden" else effect,
             fields=fields,
-            reason=reason_for(fields, causes, paths, forced, rotated, holders),
+            reason=reason_for(fields, causes, paths, forced, rotated, holders, upgraded),
             triggered_by=tuple(sorted(causes, key=natural)),
             ways=paths,
             before=before,

@@ -16,6 +16,7 @@ from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, FieldChange, InputExtent
 from mzplan.model.query_changes import QueryChange, ReplaceCost, StateVerdict
 from mzplan.model.state import ResourceState
+from mzplan.plan.function_change import function_change, function_properties
 from mzplan.schema.columns import Column, spark_type
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
@@ -57,7 +58,7 @@ def query_change(
         return None
     property_ = resource_kind(after.address.kind, after.type).query_property
     if property_ is None:
-        return None
+        return function_change(before, after)
     old, new = (str(record.body.get(property_, "")).splitlines() for record in (before, after))
     states = before.body.get(STATE), after.body.get(STATE)
     if old == new and states[0] == states[1]:
@@ -118,12 +119,13 @@ def _described(record: ResourceState, records: Records, property_: str) -> State
 def with_query_effects(
     fields: tuple[FieldChange, ...], changed: QueryChange | None, after: ResourceState
 ) -> tuple[FieldChange, ...]:
-    """Return the field changes; the one of the state replaces the view unless the new query can use it."""
+    """Return the field changes; the deciding ones replace the view unless the new query can use its state."""
     if changed is None or changed.state == "kept":
         return fields
     if changed.state != "lost" and after.body.get("on_query_change") == "resume":
         return fields
-    return tuple(replace(field, effect="replace") if field.path == STATE else field for field in fields)
+    deciding = function_properties(after) or (STATE,)
+    return tuple(replace(field, effect="replace") if field.path in deciding else field for field in fields)
 
 
 def with_replace_costs(

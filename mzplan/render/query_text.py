@@ -8,6 +8,7 @@ from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.query_changes import VERDICTS, QueryChange, ReplaceCost, column_text
 from mzplan.model.words import count, first_names
 from mzplan.render.text import safe
+from mzplan.schema.kinds import resource_kind
 
 _MAX_COLUMNS = 5
 _MAX_SINKS = 5
@@ -51,10 +52,18 @@ def _way_out(change: Change, changed: QueryChange, replaced: bool) -> Iterator[s
     if replaced:
         if changed.state in ("mixed", "unknown"):
             saves = f"; saves {cost}" if cost else ""
-            yield f"to continue with the old state instead: `on_query_change: resume`{saves}"
+            word = _word_of(change)
+            yield f"to continue with the old state instead: `{word}`{saves}"
     elif changed.columns or changed.state != "kept":
         reads = f", which reads {cost}" if cost else ""
         yield f"to compute all rows again: --replace {change.address} --allow-replace{reads}"
+
+
+def _word_of(change: Change) -> str:
+    """Return the setting with which a view continues with its state."""
+    assert change.after is not None, "a replaced view has a record after the plan"
+    kind = resource_kind(change.address.kind, change.after.type)
+    return "state: kept" if kind.function_property is not None else "on_query_change: resume"
 
 
 def _cost(cost: ReplaceCost) -> str:

@@ -142,6 +142,8 @@ def query_to_json(query: QueryStatus) -> dict[str, Any]:
         **({"stale_inputs": [encode(stale) for stale in query.stale_inputs]} if query.stale_inputs else {}),
         **({"fault_fix": seen.fault_fix} if seen.fault_fix else {}),
         **({"fault_since": seen.fault_since} if seen.at_fault and seen.fault_since else {}),
+        **({"function": seen.function} if seen.function else {}),
+        **({"function_before": seen.function_before} if seen.function_before else {}),
         "written_with": encode(seen.written_with) if seen.written_with else None,
         **dict(measure.to_json(name, getattr(seen, name)) for name, measure in MEASURES.items()),
         "counters": encode(replace(seen.counters, starts={})) if seen.counters else None,
@@ -367,6 +369,13 @@ def _written_with(query: QueryStatus) -> str:
     return f"its checkpoint was last written with {versions}; its runner has other versions (MZ045)"
 
 
+def _function(query: QueryStatus) -> str:
+    seen = _observed(query)
+    if not seen.function_before:
+        return ""
+    return f"its function is of {safe(seen.function)}; its last apply accepted {safe(seen.function_before)}"
+
+
 def _dropped(storage: tuple[DroppedStorage, ...]) -> str:
     """Return one line about dropped storage, however much there is."""
     names = [f"{dropped.address} g{dropped.generation}" for dropped in storage]
@@ -449,6 +458,7 @@ _NOTES = (
     _warning,
     _left_out,
     _written_with,
+    _function,
     _state,
     _tasks,
     _started,

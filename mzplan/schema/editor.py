@@ -12,7 +12,7 @@ from typing import Any
 
 from mzplan.model.address import KINDS, Kind
 from mzplan.schema.dialect import Json
-from mzplan.schema.kinds import only_type, resource_kind
+from mzplan.schema.kinds import default_types, resource_kind
 from mzplan.schema.loading import load_schema, types_of
 
 PIPELINE, PROJECT = "pipeline.json", "project.json"
@@ -99,7 +99,7 @@ def _of_any_type(kind: Kind) -> Json:
     if kind == "connection":
         return {**schema, "required": ["type"], "allOf": rules}
     implied = {
-        only_type(kind),
+        *default_types(kind).values(),
         *(resource_kind("connection", link).query_type(kind) for link in types_of("connection")),
     } - {None}
     without = {

@@ -209,6 +209,12 @@ class ResourceKind:
         properties = self.schema["properties"].items()
         return next((name for name, inner in properties if inner.get("x-query")), None)
 
+    @cached_property
+    def function_property(self) -> str | None:
+        """Return the property with the user's function (`x-function`)."""
+        properties = self.schema["properties"].items()
+        return next((name for name, inner in properties if inner.get("x-function")), None)
+
     @property
     def is_key_certain(self) -> bool:
         """Return whether the key's columns in a record's value are never NULL (`x-key-certain`)."""
@@ -233,15 +239,29 @@ def resource_kind(kind: Kind, type_: str) -> ResourceKind:
     return view
 
 
-@cache
-def only_type(kind: Kind) -> str | None:
+def default_type(kind: Kind, body: Container[str]) -> str | None:
     """Return the type of a query that sets neither a type nor a connection.
 
-    That is mzplan's only type of the kind. Returns None if there are several, or if it needs a connection.
+    That is the type whose function it sets (`x-function`), or else mzplan's only other type of the kind.
+    Returns None if there are several, or if the only one needs a connection.
     """
-    types = own_types(kind)
-    is_only = len(types) == 1 and "connection" not in resource_kind(kind, types[0]).schema["properties"]
-    return types[0] if is_only else None
+    by_property = default_types(kind)
+    return next((type_ for name, type_ in by_property.items() if name in body), by_property.get(""))
+
+
+@cache
+def default_types(kind: Kind) -> Mapping[str, str]:
+    """Return the types of `default_type`, by the property that implies each; "" for the only other one."""
+    by_property: dict[str, str] = {}
+    others = []
+    for type_ in own_types(kind):
+        if (name := resource_kind(kind, type_).function_property) is not None:
+            by_property[name] = type_
+        else:
+            others.append(type_)
+    if len(others) == 1 and "connection" not in resource_kind(kind, others[0]).schema["properties"]:
+        by_property[""] = others[0]
+    return by_property
 
 
 def _normalise(schema: Json, body: Body) -> Json:

@@ -17,7 +17,7 @@ from mzplan.model.address import is_valid_name
 from mzplan.model.resources import Body
 from mzplan.schema.expressions import Parsed, parse_select, parse_where
 from mzplan.schema.kinds import ResourceKind
-from mzplan.schema.relations.parse import is_same_query, with_names
+from mzplan.schema.relations.parse import is_relational, is_same_query, with_names
 from mzplan.schema.sql_text import SqlTextError, Token, bare, collection_name, tokens
 
 _NOT_OF_ROWS = "it isn't SELECT … FROM a collection WHERE …, which computes each row from one row"
@@ -112,6 +112,11 @@ def parse_view(text: str) -> ViewQuery:
         return _parse(sql, list(tokens(sql)))
     except SqlTextError as refused:
         return ViewQuery(refused.problem, refused.offset)
+
+
+def is_row_view(kind: ResourceKind, body: Body) -> bool:
+    """Return whether a view computes each row from one row, by SQL."""
+    return kind.query_property is not None and not is_relational(body)
 
 
 def with_collection(text: str, name: str) -> str:

@@ -70,6 +70,7 @@ class Secrets:
 
     `environment`: read on each use, so a runner can receive changed values.
     `remote`: asks remote providers. It is None in commands, which never do that.
+    `are_proposed`: whether they are for descriptions that aren't committed.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Secrets:
         self.directory = Path(directory)
         self.remote = remote
         self.environment: dict[str, str] = dict(os.environ if environment is None else environment)
+        self.are_proposed = False
 
     def permit(self, of: object) -> None:
         """Raise MzplanError if this process must not resolve a description's or connection's references.
@@ -92,6 +94,7 @@ class Secrets:
     def proposed(self, values: Mapping[str, str] | None = None) -> Self:
         """Return a copy for uncommitted descriptions. Only the copy's environment has `values`."""
         other = copy.copy(self)
+        other.are_proposed = True
         if values:
             other.environment = {**self.environment, **values}
         return other

@@ -37,10 +37,12 @@ from mzplan.model.losses import FirstCopy
 from mzplan.model.observed import Counters
 from mzplan.model.tasks import TaskProgress
 from mzplan.schema.description import Description, InlinedConnection
+from mzplan.schema.user_functions import FunctionName, function_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.driver import SparkDriver
+from mzplan.spark.function_releases import loaded_function, require_release
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.maintenance import compact_target, first_copy, measure_backlog, vacuum
 from mzplan.spark.migration import RowMigration
@@ -203,16 +205,22 @@ class SparkExecutor(SparkDriver):
         if description.predecessor is not None:
             problems += self._migration_problems(spark, query)
         problems += _refusals(lambda: check_arguments(spark, query))
+        if secrets.are_proposed and (function := _uncommitted(description)) is not None:
+            return (*problems, Diagnostic.of("MZ365.uncommitted", address=address, function=function))
         if description.reads and address.writes_collection:
             problems += _refusals(lambda: self._require_view(spark, query))
+        else:
+            problems += _refusals(lambda: loaded_function(query))
         return problems
 
     def _require_view(self, spark: SparkSession, query: ResolvedQuery) -> None:
         """Raise MzplanError unless the view has the plan's columns and can continue from its checkpoint."""
+        checkpoint = Checkpoint.of(self._warehouse, *query.description.place)
+        if (function := loaded_function(query)) is not None:
+            require_release(checkpoint, query, function)
         rows = analysed(spark, query, self._connectors)
         ensure_columns(outputs_of(rows), query)
         if is_relational_view(query) and not query.description.snapshots:
-            checkpoint = Checkpoint.of(self._warehouse, *query.description.place)
             require_place(checkpoint, query, tables_in_order(rows, query, self._warehouse))
 
     def _migration_problems(self, spark: SparkSession, query: ResolvedQuery) -> tuple[Diagnostic, ...]:
@@ -388,7 +396,13 @@ def _refusals(check: Callable[[], object]) -> tuple[Diagnostic, ...]:
     try:
         check()
     except MzplanError as problem:
-        return tuple(d for d in problem.diagnostics if d.kind == "unfit")
+        return tuple(d for d in problem.diagnostics if d.kind in ("unfit", "code-changed"))
     except OSError:
         pass
     return ()
+
+
+def _uncommitted(description: Description) -> FunctionName | None:
+    """Return the function of a proposal whose code is in the project's folder: a runner doesn't run it."""
+    function = function_of(description.address.kind, description.type, description.body)
+    return function if function is not None and function.is_in_project else None

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mzplan.connectors.formats.records import MARK
+from mzplan.connectors.user_code.failures import failed_in_task
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, ProblemKind, error, sentence
+from mzplan.schema.user_functions import FunctionName
 from mzplan.secrets.resolved import scrub, shortened
 from mzplan.warehouse.damage import GoneError
 
@@ -187,14 +189,19 @@ class Failure:
     kind: ProblemKind = ""
 
 
-def of_exception(problem: BaseException, address: Address | None = None) -> Failure:
-    """Return the failure for an exception that our own code raised in a batch. `address`: the query's."""
+def of_exception(
+    problem: BaseException, address: Address | None = None, function: FunctionName | None = None
+) -> Failure:
+    """Return the failure for an exception that our own code raised in a batch.
+
+    `address`: the query's. `function`: the user's function in the query.
+    """
     if isinstance(problem, MzplanError):
         first = problem.diagnostics[0]
         return Failure(sentence(first), first.code, first.kind)
     thrown = _thrown(problem)
     chain = [(type(problem).__name__, str(problem))] if thrown is None else _chain(thrown)
-    return of_messages(chain, address=address)
+    return of_messages(chain, address=address, function=function)
 
 
 def spark_message(problem: BaseException) -> str:
@@ -250,24 +257,35 @@ def _thrown(problem: BaseException) -> Any:
     return thrown
 
 
-def of_query(query: Any, place: str, address: Address) -> Failure | None:
+def of_query(
+    query: Any, place: str, address: Address, function: FunctionName | None = None
+) -> Failure | None:
     """Return why a streaming query (Java's) ended; None if it was stopped.
 
-    `place`: the server or folder that the query uses. `address`: the query's.
+    `place`: the server or folder that the query uses. `address`, `function`: see of_exception.
     """
     caught = query.exception()
     if caught.isEmpty():
         return None
-    return of_messages(_chain(caught.get()), place, address)
+    return of_messages(_chain(caught.get()), place, address, function)
 
 
-def of_messages(chain: list[tuple[str, str]], place: str = "", address: Address | None = None) -> Failure:
+def of_messages(
+    chain: list[tuple[str, str]],
+    place: str = "",
+    address: Address | None = None,
+    function: FunctionName | None = None,
+) -> Failure:
     """Return the failure for a chain of exceptions, outermost first, each as (class, message).
 
-    `place`, `address`: as in `of_query`.
+    `place`, `address`, `function`: as in `of_query`.
     """
     shown = str(address or "ADDRESS")
     chain = [(name, _without_plan(message)) for name, message in chain]
+    if function is not None and address is not None:
+        told = (failed_in_task(address, function, message) for _, message in reversed(chain))
+        if (failed := next(filter(None, told), None)) is not None:
+            return of_exception(failed)
     marked = next((match for _, message in reversed(chain) if (match := _MARKED.search(message))), None)
     if marked:
         return Failure(_with_fix(marked[2], _FIXES.get(marked[1], "").format(address=shown)), marked[1])

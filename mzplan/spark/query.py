@@ -14,6 +14,7 @@ from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.observed import Versions
 from mzplan.model.tasks import TaskOutcome
+from mzplan.schema.user_functions import FunctionName
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.foreign_changes import ForeignChanges
@@ -48,6 +49,8 @@ class RunningQuery:
     `interruptions`: functions that interrupt a batch that waits for a server.
     `was_idle`: whether the run has finished a trigger.
     `written_with`: the Spark and Delta that wrote the checkpoint before, if they differ from these.
+    `function`: the user's function that computes or writes the rows; None for none.
+    `release`, `release_before`: see `function` and `function_before` of RunFacts.
     `asked_at`: when the query was last looked at, in monotonic seconds.
     `foreign_changes`: the watch of the collections that it reads; None for a source.
     """
@@ -68,6 +71,9 @@ class RunningQuery:
     was_idle: bool = False
     written_with: Versions | None = None
     tasks_done: tuple[TaskOutcome, ...] = ()
+    function: FunctionName | None = None
+    release: str = ""
+    release_before: str = ""
     started_at: float = field(default_factory=time.time)
     asked_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -170,6 +176,8 @@ class RunningQuery:
             error=(ending.text or None) if ending else None,
             error_code=(ending.code or None) if ending else None,
             error_kind=ending.kind if ending else "",
+            function=self.release,
+            function_before=self.release_before,
             written_with=self.written_with if step == self.step else None,
             batch_seconds=newest.batch_seconds,
             latency_seconds=recorded.latency,
@@ -184,8 +192,9 @@ class RunningQuery:
     def _find_ending(self) -> Failure:
         """Return why the query ended; an empty Failure if it was stopped."""
         if self.error is not None:
-            return failures.of_exception(self.error, self.name.address)
-        return failures.of_query(self.java, self.place, self.name.address) or Failure("", "")
+            return failures.of_exception(self.error, self.name.address, self.function)
+        ending = failures.of_query(self.java, self.place, self.name.address, self.function)
+        return ending or Failure("", "")
 
     def _becomes_idle(self) -> bool:
         """Wait briefly for the end of the running micro-batch, because an interrupted batch runs again."""

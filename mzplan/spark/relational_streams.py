@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import append, merge
-from mzplan.connectors.frames.row_hash import with_content_hash, with_time
+from mzplan.connectors.frames.row_hash import oldest, with_content_hash, with_time
 from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.views import Compute
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Place
 from mzplan.model.diagnostics import error
@@ -20,7 +21,7 @@ from mzplan.spark.collections import read_table, table_at
 from mzplan.spark.projection import ensure_columns, outputs_of, with_all_columns
 from mzplan.spark.query_trees import analysed_plan, nodes_of
 from mzplan.spark.stream_rules import require_stream
-from mzplan.spark.view_sql import rows_by_sql
+from mzplan.spark.view_functions import rows_of_view
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot import SnapshotVersions
 
@@ -40,6 +41,7 @@ class RelationalRun:
     `paths`: the path or URI of each collection that the view reads, by name.
     `fail`: takes the error of a micro-batch.
     `rewriting`: the lock on rewriting the files of the view's collection.
+    `compute`: the function that computes the rows; None for SQL.
     `finishing`: whether the run finishes an interrupted step. It may use an earlier query, with fewer columns
     than the collection has by now.
     """
@@ -52,6 +54,7 @@ class RelationalRun:
     paths: Mapping[str, str]
     fail: Callable[[BaseException], None]
     rewriting: AbstractContextManager[Any]
+    compute: Compute | None
     finishing: bool
 
     def writer(self, session: SparkSession, streams: Mapping[str, DataFrame]) -> DataStreamWriter:
@@ -73,7 +76,7 @@ class RelationalRun:
         if self.query.keys:
             return rows.writeStream.outputMode("update").foreachBatch(self._update)
         # Spark's own Delta sink names the steps.
-        writer = with_content_hash(rows).writeStream.format("delta")
+        writer = with_content_hash(rows, *(oldest(rows) if self.compute else ())).writeStream.format("delta")
         return writer.outputMode("append").option("path", self.collection)
 
     def _update(self, batch: DataFrame, step: int) -> None:
@@ -117,7 +120,7 @@ class RelationalRun:
     def _computed(
         self, session: SparkSession, streams: Mapping[str, DataFrame], tables: Mapping[str, DataFrame]
     ) -> DataFrame:
-        rows = rows_by_sql(session, streams, tables, self.query, self.position)
+        rows = rows_of_view(session, streams, tables, self.query, self.position, self.compute)
         return with_all_columns(rows, self.query) if self.finishing else rows
 
     @contextmanager

@@ -12,7 +12,6 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery, SinkRun
 from mzplan.connectors.api.upstreams import take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.releases import record_release
-from mzplan.connectors.views import Compute
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
@@ -22,6 +21,7 @@ from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, read_table
 from mzplan.spark.foreign_changes import ForeignChanges
+from mzplan.spark.function_releases import loaded_function, take_release
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.migration import RowMigration
 from mzplan.spark.pools import PROPERTY
@@ -40,7 +40,8 @@ from mzplan.spark.tasks.interface import TaskContext
 from mzplan.spark.tasks.open_tasks import do_open_tasks
 from mzplan.spark.tasks.progress import TasksUnderWay
 from mzplan.spark.versions import take_over
-from mzplan.spark.views import QuerySessions, function_of, is_relational_view, rows_of_function
+from mzplan.spark.view_functions import compute_of
+from mzplan.spark.views import QuerySessions, is_relational_view
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.generation_move import GenerationMove, require_not_migrated
 from mzplan.warehouse.late_rows import rows_behind_watermark
@@ -107,6 +108,9 @@ class QueryStart:
         Spark's errors.
         """
         description, checkpoint, running = self._query.description, self._checkpoint, self._running
+        if (function := loaded_function(self._query)) is not None:
+            running.function, running.release = function.name, function.release
+            running.release_before = take_release(checkpoint, self._query, function)
         if description.reads:  # finish a step that began before the query was changed
             if "from" in description.body:  # only such queries may read a source whose rows are migrated
                 self._move_to_generation()
@@ -228,8 +232,7 @@ class QueryStart:
         if not query.description.reads:
             rows = connector.stream(self._spark, query)
         else:
-            compute = function_of(self._context.connectors, query)
-            rows = self._rows_read() if compute is None else self._rows_computed(compute)
+            rows = self._rows_read()
             rows = with_all_columns(rows, query) if finishing else rows
             ensure_columns(outputs_of(rows), query)
         self._own_collection()
@@ -256,6 +259,7 @@ class QueryStart:
             paths={name: self._readable(read) for name, read in query.description.inputs.items()},
             fail=self._running.fail,
             rewriting=context.collections.rewriting(self._collection),
+            compute=compute_of(context.connectors, query),
             finishing=finishing,
         )
         streams = {
@@ -279,16 +283,6 @@ class QueryStart:
         view_keys = self._query.keys if query.address.writes_collection else ()
         begins = not self._checkpoint.log.has_begun()
         return rows_read(self._spark, query, path, begins=begins, view_keys=view_keys)
-
-    def _rows_computed(self, compute: Compute) -> DataFrame:
-        """Return the rows that a view's function computes from its collections."""
-        query, begins = self._query, not self._checkpoint.log.has_begun()
-        inputs = {
-            name: collection_stream(self._spark, query, read, self._readable(read), begins=begins)
-            for name, read in query.description.reads.items()
-        }
-        position = self._context.connectors.position(query.description)
-        return rows_of_function(compute, inputs, query, position)
 
     def _readable(self, read: CollectionRead) -> str:
         """Ensure that a collection to read exists with its newest columns. Return its path or URI."""

@@ -37,6 +37,18 @@ _RULES = (
     ),
 )
 
+# Nodes that only functions make, and what they do.
+_OWN_STATE = "a function that keeps state"
+_KEEPING = {
+    "Deduplicate": "a removal of duplicates",
+    "DeduplicateWithinWatermark": "a removal of duplicates",
+    "FlatMapGroupsInPandasWithState": _OWN_STATE,
+    "FlatMapGroupsWithState": _OWN_STATE,
+    "GlobalLimit": "a limit",
+    "TransformWithState": _OWN_STATE,
+    "TransformWithStateInPySpark": _OWN_STATE,
+}
+
 
 def require_stream(rows: DataFrame, query: ResolvedQuery) -> None:
     """Raise MzplanError MZ019 if Spark can't stream these rows in the view's output mode.
@@ -44,6 +56,12 @@ def require_stream(rows: DataFrame, query: ResolvedQuery) -> None:
     `rows`: the rows of a relational view, computed from streams and tables.
     """
     operators = {_operator(name, node) for name, node in nodes_of(analysed_plan(rows))} - {""}
+    if query.body.get("state") == "none" and operators:
+        raise _refused(
+            query,
+            f"It says that it keeps no state (state: none), but it has {' and '.join(sorted(operators))}.",
+            "remove `state: none`.",
+        )
     if query.description.snapshots and operators:
         raise _refused(
             query,
@@ -53,7 +71,7 @@ def require_stream(rows: DataFrame, query: ResolvedQuery) -> None:
         )
     spark: Any = rows.sparkSession
     modes = spark._jvm.org.apache.spark.sql.streaming.OutputMode
-    mode = modes.Update() if query.body["output"] == "update" else modes.Append()
+    mode = modes.Update() if query.body.get("output") == "update" else modes.Append()
     checker = spark._jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     try:
         checker.checkForStreaming(analysed_plan(rows), mode)
@@ -72,6 +90,8 @@ def _operator(name: str, node: Any) -> str:
     """Return the name of a stateful operator; "" for a stateless node."""
     if name in ("Aggregate", "Distinct") and node.isStreaming():
         return "aggregation"
+    if name in _KEEPING and node.isStreaming():
+        return _KEEPING[name]
     return "a join" if joins_streams(name, node) else ""
 
 

@@ -1,43 +1,38 @@
-"""Views on Spark: the rows of each kind of view, and the sessions of relational views.
+"""Views on Spark: the rows of each kind of view over empty inputs, and the sessions of relational views.
 
-SQL computes a view from one row of one collection (projection) or from several rows (view_sql). A function
-of a plug-in computes other views.
+SQL computes a view from one row of one collection (projection) or from several rows (view_sql). A function of
+the user or of a plug-in computes other views (view_functions).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.types import quoted
-from mzplan.connectors.views import Compute, View
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION, spark_type
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.parse import is_relational
 from mzplan.schema.source_columns import columns_of
-from mzplan.secrets.resolved import shortened
+from mzplan.schema.view_query import is_row_view
 from mzplan.spark.progress import ProgressListener, listen
 from mzplan.spark.projection import analysed_rows, empty_rows
-from mzplan.spark.stream_joins import without_null_matches
 from mzplan.spark.stream_rules import require_stream
-from mzplan.spark.view_sql import rows_by_sql
+from mzplan.spark.view_functions import compute_of, rows_of_view
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_LONGEST_REASON = 1000  # characters of the function's or Spark's message
-
 
 def is_relational_view(query: ResolvedQuery) -> bool:
-    """Return whether this is a SQL view that does more than compute each row from one row."""
+    """Return whether this is a view that does more than compute each row from one row, or by a function."""
     address = query.address
-    return address.reads_collections and address.writes_collection and is_relational(query.body)
+    if not (address.reads_collections and address.writes_collection):
+        return False
+    return not is_row_view(resource_kind(address.kind, query.description.type), query.body)
 
 
 class QuerySessions:
@@ -58,7 +53,8 @@ class QuerySessions:
             if session is None:
                 session = self._sessions[query.address] = own_session(spark)
                 listen(session, self._progress)
-        session.conf.set("spark.sql.shuffle.partitions", str(query.body["partitions"]))
+        if "partitions" in query.body:
+            session.conf.set("spark.sql.shuffle.partitions", str(query.body["partitions"]))
         return session
 
 
@@ -71,42 +67,6 @@ def own_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def function_of(connectors: Connectors, query: ResolvedQuery) -> Compute | None:
-    """Return the function that computes the rows of a view; None for another query."""
-    if not (query.address.reads_collections and query.address.writes_collection):
-        return None
-    connector = connectors.source(query.description.type)
-    return connector.compute if isinstance(connector, View) else None
-
-
-def rows_of_function(
-    compute: Compute, inputs: Mapping[str, DataFrame], query: ResolvedQuery, position: str
-) -> DataFrame:
-    """Return the function's rows, then `_position`, which is NULL unless the function keeps it.
-
-    Raises MzplanError MZ019 if the function fails, or returns anything but rows of the view's columns.
-    """
-    kind = resource_kind(query.address.kind, query.description.type)
-    references = {reference.property for reference in kind.references}
-    options: dict[str, Any] = {k: value for k, value in query.body.items() if k not in references}
-    try:
-        rows = compute(inputs, options)
-        if rows.isStreaming != next(iter(inputs.values())).isStreaming:
-            raise ValueError("it returned rows that aren't computed from its inputs")
-        rows = without_null_matches(rows)
-        if POSITION not in rows.columns:
-            rows = rows.selectExpr("*", f"CAST(NULL AS {position}) AS {POSITION}")
-        return rows.select(*(quoted(name) for name in rows.columns if name != POSITION), POSITION)
-    except MzplanError:
-        raise
-    except Exception as problem:  # the function may raise anything
-        raise error(
-            "MZ019.function-fails",
-            address=query.address,
-            problem=shortened(f"{type(problem).__name__}: {' '.join(str(problem).split())}", _LONGEST_REASON),
-        ) from None
-
-
 def analysed(spark: SparkSession, query: ResolvedQuery, connectors: Connectors) -> DataFrame:
     """Return the rows of a sink or view over empty inputs, without reading any table.
 
@@ -114,28 +74,21 @@ def analysed(spark: SparkSession, query: ResolvedQuery, connectors: Connectors) 
     """
     description = query.description
     position = connectors.position(description)
-    compute = function_of(connectors, query)
-    if compute is None and not is_relational_view(query):
+    if not is_relational_view(query):
         return analysed_rows(spark, query, position)
-    session = own_session(spark) if compute is None else spark
-
-    def empty(reads: Mapping[str, CollectionRead]) -> dict[str, DataFrame]:
-        return {
-            name: empty_rows(session, columns_of(read.type, read.body), connectors.position(read))
-            for name, read in reads.items()
-        }
-
-    if compute is not None:
-        return rows_of_function(compute, empty(description.reads), query, position)
-    streams = {name: _empty_stream(session, read) for name, read in description.reads.items()}
-    tables = empty(description.snapshots)
-    rows = rows_by_sql(session, streams, tables, query, position)
+    session, compute = own_session(spark), compute_of(connectors, query)
+    streams = {name: _empty_stream(session, read, connectors) for name, read in description.reads.items()}
+    tables = {
+        name: empty_rows(session, columns_of(read.type, read.body), connectors.position(read))
+        for name, read in description.snapshots.items()
+    }
+    rows = rows_of_view(session, streams, tables, query, position, compute)
     require_stream(rows, query)
     return rows
 
 
-def _empty_stream(session: SparkSession, read: CollectionRead) -> DataFrame:
-    """Return a stream with a collection's columns.
+def _empty_stream(session: SparkSession, read: CollectionRead, connectors: Connectors) -> DataFrame:
+    """Return a stream with a collection's columns, and its `_position`.
 
     Spark's optimizer must not see that every value is NULL: it would drop conditions.
     """
@@ -143,4 +96,5 @@ def _empty_stream(session: SparkSession, read: CollectionRead) -> DataFrame:
         f"element_at(array(CAST(NULL AS {spark_type(c.type)})), CAST(value AS INT)) AS {quoted(c.name)}"
         for c in columns_of(read.type, read.body)
     ]
+    fields.append(f"CAST(NULL AS {connectors.position(read)}) AS {POSITION}")
     return session.readStream.format("rate").load().selectExpr(*fields)

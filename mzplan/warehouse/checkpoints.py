@@ -31,6 +31,7 @@
   has read nothing. A sink's task is recorded after its rows are in the target. Repeating it changes nothing
   there.
 - `versions.json`: the Spark and Delta versions that last wrote here, recorded before they write.
+- `function.json`: the package and version of the query's Python function that the last apply accepted.
 - `migrated.json`: the rows of an earlier generation with which a source begins, and the position from which
   it continues. It is written before the rows.
 - `read.json`: the last version that a Delta source has read or is about to read, and the digest of its
@@ -140,6 +141,16 @@ class DescriptionHistory:
         if earlier and (earlier[-1].digest, earlier[-1].rows) == (now.digest, now.rows):
             return DescriptionHistory(earlier)
         return DescriptionHistory((*earlier, now)[-MAX_DESCRIPTIONS:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionRelease:
+    """The package and version of a query's function, such as `shop_transforms 1.4.2`.
+
+    `digest`: of the description under which it was accepted."""
+
+    release: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +345,16 @@ class Checkpoint:
     def record_versions(self, versions: Versions) -> None:
         """Record durably the versions that are about to write this checkpoint."""
         self._record("versions", encode(versions))
+
+    def function(self) -> FunctionRelease | None:
+        """Return the release of the query's function that the last apply accepted; None if unrecorded.
+
+        Raises OSError, also for a file with invalid content."""
+        return self._fact("function", partial(decode, FunctionRelease))
+
+    def record_function(self, release: FunctionRelease) -> None:
+        """Record durably the release of the query's function, before it computes rows."""
+        self._record("function", encode(release))
 
     def leaves(self) -> dict[str, Any] | None:
         """Return the description (as JSON) of the query that created objects on its upstream or target.

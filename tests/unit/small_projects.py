@@ -29,9 +29,7 @@ def resource(address: str, type_: str, **body: Any) -> Resource:
         address=where,
         type=type_,
         body=kind.normalise(body),
-        references={
-            r.property: r.address(body[r.property], ()) for r in kind.references if r.property in body
-        },
+        references={role: r.address(name, ()) for role, r, name in kind.references_in(body)},
     )
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from mzplan.config.checks.declared_columns import check_columns
+from mzplan.config.checks.function_code import FunctionCode
 from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
 from mzplan.config.checks.query_files import QueryFiles
 from mzplan.config.checks.recorded_analyses import RecordedAnalyses, Records
@@ -46,11 +47,12 @@ class Checker:
         findings: Findings,
         defaults: Defaults | None = None,
         query_files: QueryFiles | None = None,
+        function_code: FunctionCode | None = None,
         records: Records = MappingProxyType({}),
     ):
         """`records`: the records of the state; see RecordedAnalyses."""
         self.declared, self.instances, self.findings = declared, instances, findings
-        self.defaults, self.query_files = defaults, query_files
+        self.defaults, self.query_files, self.function_code = defaults, query_files, function_code
         self.references = References(declared, findings)
         self.analyses = RecordedAnalyses(declared, records)
         # The instance of a query that names none. The committed body names it.
@@ -68,6 +70,8 @@ class Checker:
             self.defaults.fill_in(self.declared.values())
         if self.query_files:
             self.query_files.fill_in(self.declared.values())
+        if self.function_code:
+            self.function_code.fill_in(self.declared.values())
         views = Views(self.declared, self.findings, self.analyses)
         views.derive()
         valid: list[Address] = []

@@ -14,7 +14,7 @@ from mzplan.model.address import COLLECTIONS, KINDS, Address, Kind, is_valid_nam
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Resource
 from mzplan.model.words import did_you_mean, listed, nearest, shown
-from mzplan.schema.kinds import Reference, ResourceKind, only_type, resource_kind
+from mzplan.schema.kinds import Reference, ResourceKind, default_type, resource_kind
 from mzplan.schema.loading import types_of
 
 CONNECTION = Reference("connection", ("connection",), ())
@@ -39,8 +39,8 @@ class References:
         """
         kind, name = resource.address.kind, resource.body.get("connection")
         if "connection" not in resource.body:
-            if (only := only_type(kind)) is not None:
-                return only
+            if (default := default_type(kind, resource.body)) is not None:
+                return default
             detail = f"{resource.label} needs a connection, or a type that needs none."
             if self.report_misspelled(resource, ("connection", "type"), detail):
                 return None

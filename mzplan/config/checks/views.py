@@ -11,6 +11,7 @@ from mzplan.config.checks.relational_views import (
     ExpandedQuery,
     RelationalView,
     expand_query,
+    inlined_query,
     is_row_view,
     refuse,
 )
@@ -28,7 +29,8 @@ from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
 
 _DERIVED = frozenset(["aliases", "from", "reads", "state"])  # properties that only follow from the SQL
 _MAX_COLUMNS = 20  # named in one message
-_RELATIONAL = ("watermarks", "snapshots")  # properties that only a relational view can set
+SNAPSHOTS = "snapshots"
+_RELATIONAL = ("watermarks", SNAPSHOTS)  # properties that only a relational view can set
 
 
 class Views:
@@ -140,18 +142,31 @@ class Views:
             )
 
     def _check_inputs(self, resource: Declaration) -> None:
-        """Report MZ020 if a view by a function reads a keyed collection: it only gets rows that are added."""
+        """Report collections that a function can't read.
+
+        MZ020: a keyed collection as a stream, because a function only gets rows that are added. MZ360: an
+        inlined view, and a collection that is read as a stream and as a table.
+        """
         assert resource.type is not None, "the type is known before"
+        streams: list[str] = []
         for role, reference, name in resource_kind(resource.address.kind, resource.type).references_in(
             resource.body
         ):
-            address = reference.address(name, self.declared)
+            address, location = reference.address(name, self.declared), resource.location(path_of(role))
             self._derive(address)  # the key of a view by SQL follows from its query
             read = self.declared.get(address)
+            if (query := inlined_query(read)) is not None:
+                reads = ", ".join(expand_query(query, self.declared, frozenset({name})).query.places)
+                self.findings.add("MZ360.inlined", location, label=resource.label, name=name, reads=reads)
+            elif reference.property == SNAPSHOTS:
+                if name in streams:
+                    self.findings.add("MZ360.two-ways", location, label=resource.label, name=name)
+                continue
+            streams.append(name)
             if keys := keys_read(read):
                 self.findings.add(
                     "MZ020.cannot-follow-updates",
-                    resource.location(path_of(role)),
+                    location,
                     label=resource.label,
                     name=name,
                     keys=keys,

@@ -16,8 +16,9 @@ from mzplan.model.words import count
 from mzplan.operations.connections import require_here
 from mzplan.operations.project import Project, Reporter, read_state, why_nothing_runs
 from mzplan.schema.columns import POSITION
-from mzplan.schema.relations.parse import is_relational
+from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of
+from mzplan.schema.view_query import is_row_view
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError
 from mzplan.warehouse.foreign_changes import ForeignChanges, foreign_changes
@@ -101,7 +102,7 @@ def verify(
         raise error("MZ094.cannot-read", address=address)
     require_here(project, state, [resource])
     history = history_of(project, state, resource)
-    if upstream is not None and is_relational(resource.body) and not resource.body.get("snapshots"):
+    if upstream is not None and _is_recomputed(resource):
         recomputed, problems = recompute(project, state, resource, wanted, recomputation, reporter)
         return VerificationResult(
             address=address,
@@ -135,6 +136,13 @@ def verify(
     warnings += [_left_out(address, excluded)] if excluded else []
     never = why_nothing_runs(state, resource)
     return replace(verified, never=never, warnings=tuple(warnings), foreign=foreign)
+
+
+def _is_recomputed(resource: ResourceState) -> bool:
+    """Return whether `--from-upstream` computes all rows of a view, and not those of each step."""
+    if not (resource.address.reads_collections and resource.address.writes_collection) or resource.snapshots:
+        return False
+    return not is_row_view(resource_kind(resource.address.kind, resource.type), resource.body)
 
 
 def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstream: bool) -> list[StepRecord]:

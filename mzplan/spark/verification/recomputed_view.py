@@ -34,7 +34,7 @@ from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.query_trees import analysed_plan
 from mzplan.spark.streams import collection_stream
 from mzplan.spark.verification.source import Exactness, exactness_of
-from mzplan.spark.view_sql import rows_by_sql
+from mzplan.spark.view_functions import compute_of, rows_of_view
 from mzplan.spark.views import own_session
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.damage import GoneError
@@ -87,17 +87,16 @@ _LONGEST = 200  # characters of an example
 class RecomputedView:
     """One view with its own Spark session, which `close` closes."""
 
-    def __init__(self, session: SparkSession, query: ResolvedQuery, warehouse: str, position: str):
+    def __init__(self, session: SparkSession, query: ResolvedQuery, warehouse: str, connectors: Connectors):
         self._session, self._query = session, query
-        self._warehouse, self._position = warehouse, position
+        self._warehouse, self._connectors = warehouse, connectors
         assert query.checkpoint is not None, "verifying needs the checkpoint"
         self._checkpoint = query.checkpoint
 
     @classmethod
     def open(cls, verified: QueryToVerify) -> RecomputedView:
         """Start Spark in this process. Raises MzplanError."""
-        query, position = verified.resolve(), Connectors().position(verified.description)
-        return cls(verified.open_session(), query, verified.warehouse, position)
+        return cls(verified.open_session(), verified.resolve(), verified.warehouse, Connectors())
 
     def close(self) -> None:
         """Close the session."""
@@ -138,7 +137,8 @@ class RecomputedView:
             )
             for name, read in query.description.reads.items()
         }
-        rows = rows_by_sql(session, streams, {}, query, self._position)
+        position, compute = self._connectors.position(query.description), compute_of(self._connectors, query)
+        rows = rows_of_view(session, streams, {}, query, position, compute)
         exactness = exactness_of(analysed_plan(rows))
         if exactness.problem:
             raise _not_repeatable(query, exactness.problem)

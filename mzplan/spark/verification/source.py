@@ -24,7 +24,6 @@ from mzplan.model.diagnostics import error
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.parse import is_relational
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.view_query import gives_same_rows, parse_view
 from mzplan.spark import failures
@@ -33,8 +32,8 @@ from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.expression_trees import class_of, short_name
 from mzplan.spark.projection import project, read_by
 from mzplan.spark.query_trees import analysed_plan, elements, nodes_of
-from mzplan.spark.view_sql import rows_by_sql
-from mzplan.spark.views import own_session
+from mzplan.spark.view_functions import compute_of, rows_of_view
+from mzplan.spark.views import is_relational_view, own_session
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.content_hash import ContentHash
@@ -49,6 +48,17 @@ if TYPE_CHECKING:
 
 # These functions add floating-point numbers; another order of rows changes the last digits.
 _ADDING = frozenset(("Average", "StddevPop", "StddevSamp", "Sum", "VariancePop", "VarianceSamp"))
+# Nodes of functions, whose rows depend on how the input was divided into micro-batches, or on its order.
+_OWN_STATE = "keeps state of its own, so the order of the rows may decide what it returns"
+_BY_BATCH = {
+    "FlatMapCoGroupsInPandas": "sees the groups of one micro-batch at a time",
+    "FlatMapGroupsInArrow": "sees the groups of one micro-batch at a time",
+    "FlatMapGroupsInPandas": "sees the groups of one micro-batch at a time",
+    "FlatMapGroupsInPandasWithState": _OWN_STATE,
+    "FlatMapGroupsWithState": _OWN_STATE,
+    "TransformWithState": _OWN_STATE,
+    "TransformWithStateInPySpark": _OWN_STATE,
+}
 # The values of these functions don't depend on the order of rows, apart from such last digits.
 _UNORDERED = _ADDING.union(
     ("AggregateExpression", "BitAndAgg", "BitOrAgg", "BitXorAgg", "BoolAnd", "BoolOr", "Count", "CountIf"),
@@ -80,6 +90,8 @@ class Exactness:
 def exactness_of(plan: Any) -> Exactness:
     """Return the exactness of an analysed plan."""
     nodes = list(nodes_of(plan))
+    if by_batch := next((_BY_BATCH[name] for name, _ in nodes if name in _BY_BATCH), ""):
+        return Exactness(problem=f"Its function {by_batch}.")
     aggregates = [node for name, node in nodes if name == "Aggregate"]
     expressions = [expression for _, node in nodes for expression in elements(node.expressions())]
     adds_floats = False
@@ -181,7 +193,7 @@ class ViewUpstream:
         query = self._resolve(self._description_of(record.step))
         files = files_of(self._collection, record)
         with failures.raised_as_gone("Its inputs"):
-            if is_relational(self._description.body):
+            if is_relational_view(query):
                 return content_hash(self._joined(query, files, record.step))
             return content_hash(self._projected(query, files))
 
@@ -210,7 +222,8 @@ class ViewUpstream:
         session = own_session(self._spark)
         rows = read_parquet(session, files, ddl(columns_of(self._read.type, self._read.body)))
         tables = self._tables(session, step)
-        joined = rows_by_sql(session, {self._stream: rows}, tables, query, self._position)
+        compute = compute_of(Connectors(), query)
+        joined = rows_of_view(session, {self._stream: rows}, tables, query, self._position, compute)
         exactness = exactness_of(analysed_plan(joined))
         if exactness.problem or exactness.adds_floats:
             raise GoneError(exactness.problem or "Its query adds up floating-point numbers.")
@@ -233,14 +246,14 @@ def open_upstream(verified: QueryToVerify) -> Upstream:
     can't be read again.
     """
     description, query, connectors = verified.description, verified.resolve(), Connectors()
-    kind = resource_kind(description.address.kind, description.type)
-    if kind.query_property is not None and not query.keys:
+    is_view = description.address.reads_collections and description.address.writes_collection
+    if is_view and not query.keys:
         session, position = verified.open_session(), connectors.position(description)
         return ViewUpstream(session, description, verified.resolve, verified.warehouse, position)
     connector = connectors.source(description.type)
     upstream = connector.upstream(query)
     why = ""
-    if kind.query_property is None and upstream is None and connector.keeps_positions is None:
+    if not is_view and upstream is None and connector.keeps_positions is None:
         type_ = f"{description.address.kind} of type {description.type}"
         why = f"A {type_} keeps no positions that could be read again."
     elif query.keys:

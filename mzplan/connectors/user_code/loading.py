@@ -1,0 +1,117 @@
+"""Loads the user's functions, where the queries run.
+
+A function of a package is imported. A module of the project's folder is run from its committed text, never
+from its file. Its functions and classes are pickled by value, so executors need neither text nor folder.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.user_code.failures import failed
+from mzplan.connectors.user_code.packages import installed_version, package_of, require_package
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.schema.user_functions import CODE, FunctionName, digest_of_code, function_of
+
+_lock = threading.RLock()
+_modules: dict[str, ModuleType] = {}  # by name; of committed texts
+_versions: dict[str, str | None] = {}  # by package; when its first function was loaded
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFunction:
+    """A function of the user, ready to be called.
+
+    - `package`, `version`: the package that has it, and the version that was imported; "" if unknown.
+    """
+
+    name: FunctionName
+    call: Callable[..., Any]
+    package: str
+    version: str
+
+    @property
+    def release(self) -> str:
+        """The package and its version for people, such as `shop_transforms 1.4.2`; "" if unknown."""
+        return f"{self.package} {self.version}" if self.version else ""
+
+
+def load_function(query: ResolvedQuery) -> LoadedFunction:
+    """Return the function of a query, and run its module unless this process has done so before.
+
+    Raises MzplanError: MZ361 if there is no such function here, or another version of its package than the
+    query requires; MZ362 if its module fails.
+    """
+    name = function_of(query.address.kind, query.description.type, query.description.body)
+    assert name is not None, f"{query.address} has no function"
+    requires = str(query.body.get("requires", ""))
+    if requires:
+        require_package(query.address, requires)
+    with _lock:
+        package = package_of(name, requires)
+        version = _versions.setdefault(package, installed_version(package)) if package else None
+        try:
+            if name.is_in_project:
+                module = _module_of_text(name, str(query.description.body.get(CODE, "")))
+            else:
+                _require_installed(query, name)
+                module = import_module(name.module)
+        except MzplanError:
+            raise
+        except ModuleNotFoundError as problem:
+            if problem.name and f"{name.module}.".startswith(f"{problem.name}."):
+                raise error("MZ361.no-module", address=query.address, module=name.module) from None
+            raise failed(query.address, name, problem) from None
+        except Exception as problem:  # the module may raise anything
+            raise failed(query.address, name, problem) from None
+    function = getattr(module, name.name, None)
+    if not callable(function):
+        raise error("MZ361.no-function", address=query.address, module=name.module, name=name.name)
+    return LoadedFunction(name, function, package, version or "")
+
+
+def _module_of_text(function: FunctionName, text: str) -> ModuleType:
+    """Return the module that a committed text defines. Equal texts give one module."""
+    name = f"mzplan_code_{digest_of_code(f'{function.module}:{text}')}"
+    if (known := _modules.get(name)) is not None:
+        return known
+    from pyspark import cloudpickle
+
+    module = ModuleType(name)
+    module.__file__ = function.module
+    sys.modules[name] = module  # dataclasses and pickle look for it there
+    try:
+        exec(compile(text, function.module, "exec", dont_inherit=True), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    _modules[name] = module
+    return module
+
+
+def _require_installed(query: ResolvedQuery, function: FunctionName) -> None:
+    """Raise MzplanError MZ361 for a module that Python would import from the project's folder.
+
+    Such a file isn't committed, and a checkout may have brought it.
+    """
+    top = function.module.partition(".")[0]
+    if package_of(function, ""):
+        return
+    folder = Path(query.directory).resolve()
+    found = [
+        path
+        for entry in sys.path
+        for path in (Path(entry or ".") / top, Path(entry or ".") / f"{top}.py")
+        if path.exists()
+    ]
+    if found and found[0].resolve().is_relative_to(folder):
+        raise error("MZ361.in-project", address=query.address, module=function.module)
