@@ -19,6 +19,7 @@ from mzplan.connectors import (
     local,
     network,
     postgres,
+    spark_format,
     user_code,
     views,
 )
@@ -40,6 +41,7 @@ _OWN = {
         local.CONNECTOR,
         views.CONNECTOR,
         user_code.CONNECTOR,
+        spark_format.CONNECTOR,
         formats.SCHEMA_REGISTRY,
         network.SSH_TUNNEL,
         network.AWS,

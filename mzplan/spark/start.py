@@ -341,8 +341,8 @@ class QueryStart:
     def _bound_late_rows(self, step: int) -> int | None:
         """Return at most how many late rows a step of a stateful view has dropped; None if unknown."""
         view = self._query.description
-        if not is_relational_view(self._query) or view.snapshots:
-            return None
+        if not is_relational_view(self._query) or view.snapshots or self._running.function is not None:
+            return None  # a function's watermark is unknown
         return rows_behind_watermark(self._context.warehouse, view, self._checkpoint.log, step)
 
     def _ensure_table(self, path: str, collection: Description | CollectionRead) -> None:

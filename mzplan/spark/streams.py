@@ -152,6 +152,13 @@ def collection_stream(
     return reader.load(collection)
 
 
+def _may_have_watermark(query: ResolvedQuery) -> bool:
+    """Return whether a row of a view can be late. A function may set watermarks of its own."""
+    if "watermarks" in query.body:
+        return True
+    return query.body.get("state") in ("unknown", "kept") and not query.description.snapshots
+
+
 def _reader(spark: SparkSession, query: ResolvedQuery, collection: str, begins: bool) -> DataStreamReader:
     files = query.body.get("max_files_per_trigger", 1000)
     reader = spark.readStream.format("delta")
@@ -159,7 +166,7 @@ def _reader(spark: SparkSession, query: ResolvedQuery, collection: str, begins: 
         # Starting at the first version saves a micro-batch that reads an empty snapshot. A table with rows
         # can't do this: files of its early versions may have been merged and removed.
         reader = reader.option("startingVersion", 0)
-    elif begins and "watermarks" in query.body:
+    elif begins and _may_have_watermark(query):
         # Delta reads a table's files by their ages. OPTIMIZE has moved old rows to new files, and in a later
         # micro-batch these rows would be late.
         files = 2**31 - 1

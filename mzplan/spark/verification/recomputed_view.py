@@ -219,7 +219,8 @@ def _compared(
     sums = [f.sum(name).alias(name) for name in ("_wanted", "_found")]
     hashes = sides[0].unionByName(sides[1]).groupBy("_hash").agg(*sums, f.max("_row").alias("_row"))
     numbers = _numbers(hashes)
-    late = record.late if query.body.get("watermarks") else 0
+    kind = resource_kind(query.address.kind, query.description.type)
+    late = record.late if query.body.get("watermarks") or kind.query_property is None else 0
     return RecomputationResult(
         step=record.step,
         **numbers,
