@@ -18,7 +18,8 @@ from mzplan.plan.highlights import row_fields
 from mzplan.plan.query_change import STATE, extent_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.object_names import identity
-from mzplan.schema.relations.analysis import NAMES, analyse
+from mzplan.schema.relations.analysis import analyse
+from mzplan.schema.relations.outputs import output_of
 from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
 from mzplan.schema.relations.rules import watermarks_for
 from mzplan.schema.relations.tree import Analysis, Input
@@ -210,17 +211,17 @@ def check_joins(
 
 def _analysis(view: ResourceState, resources: Mapping[Address, ResourceState]) -> Analysis:
     """Return the analysis of a view's query. Raises QueryError."""
-    marks, tables = view.body.get("watermarks", {}), view.snapshots.values()
+    marks, tables, output = view.body.get("watermarks", {}), view.snapshots.values(), output_of(view.body)
     inputs = {
         address.name: Input(
             columns_of(resources[address].type, resources[address].body),
             str(address),
-            address not in tables,
+            output.streams and address not in tables,
             marks.get(address.name, {}).get("column", ""),
         )
         for address in (*view.reads.values(), *tables)
     }
-    return analyse(parse_query(view.body["query"]), inputs, view.body, NAMES)
+    return analyse(parse_query(view.body["query"]), inputs, view.body, output.naming_passes)
 
 
 Resources = Mapping[Address, ResourceState]

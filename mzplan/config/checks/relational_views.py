@@ -20,7 +20,8 @@ from mzplan.schema.column_replacement import quoted_name
 from mzplan.schema.columns import spark_type
 from mzplan.schema.functions import functions
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.analysis import NAMES, PASSES, analyse
+from mzplan.schema.relations.analysis import analyse
+from mzplan.schema.relations.outputs import output_of
 from mzplan.schema.relations.parse import (
     QueryError,
     RelationalQuery,
@@ -134,9 +135,9 @@ class RelationalView:
         self._resource, self._property = resource, property_
         self._expanded, self._query = expanded, expanded.query
         self._declared, self._findings = declared, findings
-        written = resource.body.get("snapshots")
+        self._output = output_of(resource.body)
+        written, marks = (self._allowed(name) for name in ("snapshots", "watermarks"))
         self._snapshots = written if isinstance(written, list) else []
-        marks = resource.body.get("watermarks")
         self._watermarks: Mapping[str, Any] = marks if isinstance(marks, dict) else {}
 
     def check(self, derive: Callable[[Address], None]) -> list[Item] | None:
@@ -155,12 +156,14 @@ class RelationalView:
         for name in query.places:
             derive(FROM.address(name, self._declared))
         before = self._findings.total
+        self._check_excluded()
         self._check_names()
         inputs = self._inputs()
         if inputs is None or self._findings.total > before:
             return None
         try:
-            analysis = analyse(query, inputs, resource.body, NAMES if is_inlined(resource) else PASSES)
+            passes = self._output.naming_passes if is_inlined(resource) else self._output.passes
+            analysis = analyse(query, inputs, resource.body, passes)
         except QueryError as refused:
             refused.offset = self._expanded.written(refused.offset)
             refuse(resource, self._property, refused, self._findings)
@@ -178,7 +181,7 @@ class RelationalView:
             columns = columns_read(read)
             if read is None or columns is None:
                 return None
-            stream = name not in self._snapshots
+            stream = self._output.streams and name not in self._snapshots
             if stream and (keys := keys_read(read)):
                 self._refuse_keyed(name, keys)
             mark = self._watermarks.get(name)
@@ -200,6 +203,25 @@ class RelationalView:
             keys=keys,
             fix=fix,
         )
+
+    def _allowed(self, name: str) -> Any:
+        """Return the value of a property; None if the view's kind of output excludes it."""
+        return self._resource.body.get(name) if name not in self._output.excluded else None
+
+    def _check_excluded(self) -> None:
+        """Report MZ020 for the properties that the view's kind of output excludes."""
+        resource = self._resource
+        own = resource.own if resource.given else resource.body
+        for name, reason in self._output.excluded.items():
+            if name in own:
+                self._findings.add(
+                    "MZ020.not-with-output",
+                    resource.location((name,)),
+                    name=name,
+                    output=resource.body.get("output", "append"),
+                    label=resource.label,
+                    reason=reason,
+                )
 
     def _check_names(self) -> None:
         """Report MZ019 for snapshots and watermarks of collections that the query doesn't read."""

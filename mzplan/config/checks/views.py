@@ -30,7 +30,7 @@ from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
 _DERIVED = frozenset(["aliases", "from", "reads", "state"])  # properties that only follow from the SQL
 _MAX_COLUMNS = 20  # named in one message
 SNAPSHOTS = "snapshots"
-_RELATIONAL = ("watermarks", SNAPSHOTS)  # properties that only a relational view can set
+_RELATIONAL = ("watermarks", SNAPSHOTS, "refresh", "full_above")  # that only a relational view can set
 
 
 class Views:

@@ -33,8 +33,6 @@ def resolve_names(analysis: Analysis) -> None:
     names = _Names(analysis)
     root = analysis.root = names.query(analysis.query.tree, {})
     analysis.used.add(*(item.field for item in root.items))
-    if not root.stream:
-        raise QueryError("none of the rows come from a stream", 0, "read one collection as a stream.")
     if not root.items:
         raise QueryError("it selects no column", 0, "name the columns after SELECT.")
     seen: set[str] = set()

@@ -26,6 +26,8 @@ def _broken_rules(analysis: Analysis) -> Iterator[QueryError]:
     output = body.get("output", "append")
     if output not in _OUTPUTS:  # reported elsewhere
         return
+    if not analysis.root.stream:
+        yield QueryError("none of the rows come from a stream", 0, "read one collection as a stream.")
     if body.get("snapshots"):
         yield from _beside_snapshots(analysis)
     for operator in operators:
