@@ -19,7 +19,8 @@ from mzplan.model.state import ResourceState
 from mzplan.plan.function_change import function_change, function_properties
 from mzplan.schema.columns import Column, spark_type
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
+from mzplan.schema.relations.nodes import QueryError
+from mzplan.schema.relations.parse import is_relational, parse_query
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.sql_text import tokens
 from mzplan.schema.view_query import gives_same_rows

@@ -19,8 +19,9 @@ from mzplan.plan.query_change import STATE, extent_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.object_names import identity
 from mzplan.schema.relations.analysis import analyse
+from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.outputs import output_of
-from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
+from mzplan.schema.relations.parse import is_relational, parse_query
 from mzplan.schema.relations.rules import watermarks_for
 from mzplan.schema.relations.tree import Analysis, Input
 from mzplan.schema.source_columns import columns_of

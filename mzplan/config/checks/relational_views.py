@@ -21,14 +21,9 @@ from mzplan.schema.columns import spark_type
 from mzplan.schema.functions import functions
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import analyse
+from mzplan.schema.relations.nodes import QueryError, UnknownFunctionError
 from mzplan.schema.relations.outputs import output_of
-from mzplan.schema.relations.parse import (
-    QueryError,
-    RelationalQuery,
-    UnknownFunctionError,
-    ensure_few,
-    parse_query,
-)
+from mzplan.schema.relations.parse import RelationalQuery, ensure_few, parse_query
 from mzplan.schema.relations.rules import WrongKeyError
 from mzplan.schema.relations.scopes import UnknownColumnError
 from mzplan.schema.relations.tree import Input, Item

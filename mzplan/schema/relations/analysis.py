@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mzplan.schema.relations.names import resolve_names
+from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.operators import find_operators
-from mzplan.schema.relations.parse import QueryError, RelationalQuery
+from mzplan.schema.relations.parse import RelationalQuery
 from mzplan.schema.relations.rules import check_rules
 from mzplan.schema.relations.state import describe_state
 from mzplan.schema.relations.tree import Analysis, Input

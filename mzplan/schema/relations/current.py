@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mzplan.schema.faults import varying_in
-from mzplan.schema.relations.parse import QueryError
+from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.rules import WrongKeyError
 from mzplan.schema.relations.tree import Analysis, Block, Item
 

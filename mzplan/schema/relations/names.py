@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mzplan.schema.functions import BARE_CALLS, bare_calls, function_or_column, is_aggregate
-from mzplan.schema.relations.parse import (
+from mzplan.schema.relations.nodes import (
     QueryError,
     from_of,
     generator_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mzplan.schema.relations.parse import start_of
+from mzplan.schema.relations.nodes import start_of
 from mzplan.schema.relations.scopes import Relation
 from mzplan.schema.relations.tree import Analysis, Block, Join, Operator
 

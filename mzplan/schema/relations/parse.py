@@ -7,16 +7,24 @@ itself. The runner also checks Spark's own trees.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 from mzplan.model.address import is_valid_name
-from mzplan.schema.faults import fault_of
-from mzplan.schema.functions import NO_FUNCTION, is_aggregate, unknown_functions
+from mzplan.schema.functions import is_aggregate
+from mzplan.schema.relations.allowed_parts import AllowedParts
+from mzplan.schema.relations.nodes import (
+    QueryError,
+    argument_names,
+    from_of,
+    generator_of,
+    named_queries,
+    refuse_node,
+    start_of,
+)
 from mzplan.schema.sql_text import (
     BareText,
     SqlTextError,
@@ -27,48 +35,7 @@ from mzplan.schema.sql_text import (
     tokens,
 )
 
-_GENERATORS = frozenset(["Explode", "ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"])
-_NAMED_GENERATORS = {"inline_outer": "Inline", "json_tuple": "JsonTuple"}  # sqlglot has no class for them
-_SELECT = {"expressions", "from", "joins", "laterals", "where", "group", "having", "distinct", "with"}
-_UNION = {"this", "expression", "distinct", "with"}
-_WORDS = {
-    "cluster": "CLUSTER BY partitions the rows, which Spark does itself",
-    "connect": "CONNECT BY isn't Spark SQL",
-    "distribute": "DISTRIBUTE BY partitions the rows, which Spark does itself",
-    "hint": "hints aren't allowed",
-    "into": "SELECT … INTO writes a table",
-    "limit": "a stream has no end: LIMIT has no rows to count",
-    "offset": "a stream has no end: OFFSET has no rows to count",
-    "order": "a stream has no end: ORDER BY can't put its rows in order",
-    "pivots": "PIVOT and UNPIVOT can't be computed over a stream",
-    "qualify": "QUALIFY compares rows of a stream that has no end",
-    "sample": "TABLESAMPLE returns different rows each time",
-    "sort": "a stream has no end: SORT BY can't put its rows in order",
-    "windows": "window functions (OVER) can't be computed over a stream",
-}
-
 _MOST_READS = 100
-_GROUPINGS = "ROLLUP, CUBE and GROUPING SETS aren't allowed"
-
-
-class QueryError(SqlTextError):
-    """Raised for a query that isn't allowed.
-
-    - `problem`: the reason, phrased as a clause.
-    - `hint`: the suggested fix, or "" to use the default hint.
-    """
-
-    def __init__(self, problem: str, offset: int = 0, hint: str = "", summary: str = ""):
-        super().__init__(problem, offset)
-        self.hint, self.summary = hint, summary
-
-
-class UnknownFunctionError(QueryError):
-    """Raised for a function that no supported Spark has."""
-
-    def __init__(self, name: str, offset: int):
-        super().__init__(NO_FUNCTION, offset, "use functions of Spark SQL.")
-        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +79,7 @@ class RelationalQuery:
         generators = (item.unalias() for item in self.tree.expressions)
         return (
             isinstance(self.tree, exp.Select)
-            and not _argument_names(self.tree) - one_row
+            and not argument_names(self.tree) - one_row
             and len(list(self.tree.find_all(exp.Query))) == 1
             and not any(map(generator_of, generators))
             and not any(alias.args.get("columns") for alias in self.tree.find_all(exp.TableAlias))
@@ -195,7 +162,7 @@ def parse_query(text: str) -> RelationalQuery:
     try:
         written = _bare(text)
         tree = _tree(written)
-        _Checks(written).query(tree)
+        AllowedParts(written).query(tree)
         reads = _reads(tree, {})
     except QueryError:
         raise
@@ -231,192 +198,8 @@ def _only_query(statements: list[Any]) -> Any:
     from sqlglot import exp
 
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        _refuse("it is more than one query", statements[-1] if len(statements) > 1 else None)
+        refuse_node("it is more than one query", statements[-1] if len(statements) > 1 else None)
     return statements[0]
-
-
-def start_of(node: Any) -> int:
-    """Return the position of a node's first name; sqlglot records no other positions."""
-    starts = [inner.meta["start"] for inner in node.walk() if "start" in inner.meta] if node else []
-    return min(starts, default=0)
-
-
-def named_queries(node: Any) -> list[Any]:
-    """Return the queries that the WITH of a query names."""
-    with_ = node.args.get("with_") or node.args.get("with")  # sqlglot has renamed it
-    return list(with_.expressions) if with_ is not None else []
-
-
-def from_of(select: Any) -> Any:
-    """Return the node of the first relation in the FROM of a SELECT; None without a FROM."""
-    source = select.args.get("from_") or select.args.get("from")
-    return source.this if source is not None else None
-
-
-def is_natural(join: Any) -> bool:
-    """Return whether this is a NATURAL JOIN."""
-    return str(join.args.get("method") or "").upper() == "NATURAL"
-
-
-def generator_of(node: Any) -> str:
-    """Return the kind of a generator such as explode(…), by sqlglot's classes; "" for another node."""
-    kind = type(node).__name__
-    if kind == "Anonymous":
-        return _NAMED_GENERATORS.get(str(node.name).lower(), "")
-    return kind if kind in _GENERATORS else ""
-
-
-def _refuse(problem: str, node: Any = None, hint: str = "") -> NoReturn:
-    raise QueryError(problem, start_of(node), hint)
-
-
-class _Checks:
-    """Checks each part of a tree, and raises QueryError for a part that isn't on the lists."""
-
-    def __init__(self, text: BareText):
-        self._text = text
-
-    def query(self, node: Any) -> None:
-        from sqlglot import exp
-
-        self._with(node)
-        if isinstance(node, exp.Subquery) and not _argument_names(node) - {"this", "alias"}:
-            self.query(node.this)
-        elif isinstance(node, exp.Union):
-            self._arguments(node, _UNION)
-            self.query(node.this)
-            self.query(node.expression)
-        elif isinstance(node, exp.Select):
-            self._select(node)
-        else:
-            word = type(node).__name__.upper()
-            _refuse(f"{word} can't be computed over streams", node, "use SELECT and UNION ALL.")
-
-    def _with(self, node: Any) -> None:
-        for cte in named_queries(node):
-            if cte.parent.args.get("recursive"):
-                _refuse("WITH RECURSIVE can't be computed over a stream", cte)
-            self.query(cte.this)
-
-    def _arguments(self, node: Any, allowed: set[str]) -> None:
-        for name in sorted(_argument_names(node) - allowed):
-            why = _WORDS.get(name, f"{name.replace('_', ' ').upper()} isn't allowed here")
-            match = re.search(rf"\b{re.escape(name)}\b", self._text.sql, re.IGNORECASE)
-            raise QueryError(why, match.start() if match else start_of(node), _HINTS.get(name, ""))
-
-    def _select(self, node: Any) -> None:
-        from sqlglot import exp
-
-        self._arguments(node, _SELECT)
-        source = from_of(node)
-        if source is None:
-            _refuse("a SELECT has no FROM", node, "write SELECT … FROM a source or view of the project.")
-        self._relation(source)
-        for join in node.args.get("joins") or ():
-            others = _argument_names(join) - {"this", "on", "using", "side", "kind"}
-            if others - {"method"} or (others and (not is_natural(join) or join.kind in ("SEMI", "ANTI"))):
-                _refuse("this kind of JOIN isn't allowed", join, "write JOIN … ON or JOIN … USING (…).")
-            self._relation(join.this)
-            if join.args.get("on") is not None:
-                self._expression(join.args["on"])
-        for lateral in node.args.get("laterals") or ():
-            if not lateral.args.get("view") or not generator_of(lateral.this):
-                called = lateral.this.sql(dialect="spark").partition("(")[0][:40]
-                names = "explode, posexplode, inline, json_tuple or stack"
-                _refuse(f"LATERAL VIEW accepts {names}, not {called}", lateral)
-            self._generator(lateral.this)
-        if isinstance(node.args.get("distinct"), exp.Distinct) and node.args["distinct"].args.get("on"):
-            _refuse("DISTINCT ON isn't Spark SQL", node)
-        for item in node.expressions:
-            self._item(item)
-        for name in ("where", "having"):
-            if node.args.get(name) is not None:
-                self._expression(node.args[name].this)
-        group = node.args.get("group")
-        if group is not None and _argument_names(group) - {"expressions", "all"}:
-            _refuse(_GROUPINGS, group, "write one view for each grouping.")
-        for key in group.expressions if group is not None else ():
-            if type(key).__name__ in ("Cube", "Rollup", "GroupingSets"):
-                _refuse(_GROUPINGS, key, "write one view for each grouping.")
-            self._expression(key)
-
-    def _relation(self, node: Any) -> None:
-        from sqlglot import exp
-
-        if isinstance(node, exp.Subquery):
-            if _argument_names(node) - {"this", "alias"} or not isinstance(node.this, exp.Query):
-                _refuse("joins are in brackets", node, "write joins one after the other, without brackets.")
-            self.query(node.this)
-        elif not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
-            called = node.sql(dialect="spark").partition("(")[0][:40]
-            _refuse(f"{called} isn't a collection: a view reads sources and views by name", node)
-        else:
-            self._table(node)
-
-    def _table(self, node: Any) -> None:
-        if _argument_names(node) - {"this", "alias"}:
-            problem = "it must read a source or view of the project by its name"
-            _refuse(problem, node, "declare what it reads as a source, and name that.")
-
-    def _item(self, item: Any) -> None:
-        from sqlglot import exp
-
-        inner = item.this if isinstance(item, exp.Alias | exp.Aliases) else item
-        is_star = isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star)
-        if is_star or isinstance(inner, exp.Star):
-            if inner.args.get("replace") or inner.args.get("rename"):
-                _refuse(
-                    "`*` must be a select item of its own, or have EXCEPT",
-                    inner,
-                    "write other items beside it.",
-                )
-        elif generator_of(inner):
-            self._generator(inner)
-        else:
-            self._expression(inner)
-
-    def _generator(self, node: Any) -> None:
-        for argument in node.iter_expressions():
-            self._expression(argument)
-        if (fault := fault_of(node, self._text.sql)) is not None:
-            raise QueryError(*fault)
-
-    def _expression(self, tree: Any) -> None:
-        from sqlglot import exp
-
-        for node in tree.walk():
-            if isinstance(node, exp.Query | exp.Subquery):
-                _refuse("an expression contains a subquery", node, "join it: … JOIN (SELECT …) AS name ON …")
-            if isinstance(node, exp.Window):
-                _refuse(_WORDS["windows"], node, _OVER_HINT)
-            if generator_of(node) or isinstance(node, exp.UDTF | exp.QueryTransform):
-                _refuse("an expression makes several rows of one", node, "use LATERAL VIEW explode(…).")
-            if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func):
-                _refuse("a function has a qualifier", node, "call Spark's functions by their names only.")
-            if isinstance(node, exp.Placeholder | exp.Parameter):
-                _refuse("a placeholder has no value here", node)
-            if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
-                _refuse("an expression contains `*`", node, "name the columns.")
-            if isinstance(node, exp.Command | exp.DDL | exp.DML):
-                _refuse("it isn't a query", node)
-        if (fault := fault_of(tree, self._text.sql)) is not None:
-            raise QueryError(*fault)
-        for name, offset in unknown_functions(tree, self._text.sql):
-            raise UnknownFunctionError(name, offset)
-
-
-_OVER_HINT = (
-    "aggregate by time: GROUP BY window(column, '1 minute'); or keep a row of each key: SELECT key, "
-    "max_by(column, time) AS column … GROUP BY key, with `output: update` and `key`."
-)
-_HINTS = dict.fromkeys(
-    ("limit", "offset", "order", "sort"), "remove it; put rows in order when you read the view."
-)
-
-
-def _argument_names(node: Any) -> set[str]:
-    """Return the names of a node's arguments that have a value."""
-    return {name.rstrip("_") for name, value in node.args.items() if value}
 
 
 def _places(tree: Any) -> tuple[dict[str, tuple[tuple[int, int], ...]], dict[int, TableName]]:
@@ -428,7 +211,7 @@ def _places(tree: Any) -> tuple[dict[str, tuple[tuple[int, int], ...]], dict[int
         name = identifier.name
         if not is_valid_name(name):
             problem = "it must read a source or view of the project by its name"
-            _refuse(problem, table, "name it as the project does: small letters, digits and _.")
+            refuse_node(problem, table, "name it as the project does: small letters, digits and _.")
         span = _span(identifier)
         spans.setdefault(name, []).append(span)
         tables[span[0]] = TableName(name, span[1], bool(table.alias), around)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mzplan.schema.faults import varying_in
-from mzplan.schema.relations.parse import QueryError, generator_of
+from mzplan.schema.relations.nodes import QueryError, generator_of
 from mzplan.schema.relations.tree import Analysis, Block, Operator
 
 _OUTPUTS = ("append", "update")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.schema.functions import BARE_CALLS
-from mzplan.schema.relations.parse import QueryError, start_of
+from mzplan.schema.relations.nodes import QueryError, start_of
 from mzplan.schema.type_rules import wider
 
 _KEEP_TIME = frozenset(["window", "session_window", "window_time"])

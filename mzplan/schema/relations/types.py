@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 from mzplan.schema.columns import Column, parse_columns
-from mzplan.schema.relations.parse import QueryError, generator_of, start_of
+from mzplan.schema.relations.nodes import QueryError, generator_of, start_of
 from mzplan.schema.relations.scopes import Scope
 from mzplan.schema.sql_text import BareText, arguments_of
 from mzplan.schema.sql_types import ExpressionTypes

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from mzplan.schema.faults import varying_in
 from mzplan.schema.functions import functions
-from mzplan.schema.relations.parse import QueryError, RelationalQuery, parse_query
+from mzplan.schema.relations.nodes import QueryError
+from mzplan.schema.relations.parse import RelationalQuery, parse_query
 from mzplan.schema.sql_text import SqlTextError, function_name, tokens
 from mzplan.schema.states.normal import Normal, UndecidedError, ensure_plain
 from mzplan.schema.states.reading import Reading

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mzplan.schema.relations.parse import RelationalQuery, named_queries
+from mzplan.schema.relations.nodes import named_queries
+from mzplan.schema.relations.parse import RelationalQuery
 from mzplan.schema.states.normal import Normal, UndecidedError
 from mzplan.schema.states.rows import Input, Named, Names, Operator, Output, Rows
 from mzplan.schema.states.select import Select

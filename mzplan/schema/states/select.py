@@ -8,7 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from mzplan.schema.functions import is_aggregate
-from mzplan.schema.relations.parse import QueryError, from_of, generator_of, start_of
+from mzplan.schema.relations.nodes import QueryError, from_of, generator_of, start_of
 from mzplan.schema.relations.scopes import Scope as TypeScope
 from mzplan.schema.relations.types import QueryTypes
 from mzplan.schema.sql_text import arguments_of, function_name

@@ -8,7 +8,8 @@ import pytest
 
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.relations.analysis import NAMES, PASSES, Pass, analyse
-from mzplan.schema.relations.parse import QueryError, parse_query
+from mzplan.schema.relations.nodes import QueryError
+from mzplan.schema.relations.parse import parse_query
 from mzplan.schema.relations.tree import Analysis, Block, Input, Join
 
 INPUTS = {
