@@ -209,7 +209,7 @@ def _readings(record: ResourceState) -> Mapping[str, int]:
     if kind.query_property is None or not is_relational(record.body) or record.snapshots:
         return {}
     try:
-        query = parse_query(str(record.body[kind.query_property]))
+        query = parse_query(str(record.body[kind.query_property]), over_tables=True)
     except QueryError:  # of another version
         return {}
     return Counter(table.name for table in query.tables.values())

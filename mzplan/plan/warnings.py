@@ -24,7 +24,7 @@ from mzplan.schema.relations.outputs import output_of
 from mzplan.schema.relations.parse import is_relational, parse_query
 from mzplan.schema.relations.rules import watermarks_for
 from mzplan.schema.relations.tree import Analysis, Input
-from mzplan.schema.source_columns import columns_of
+from mzplan.schema.source_columns import columns_of, keys_of
 
 Records = Mapping[Address, ResourceState]
 _RESULTS = {"sum": "sums", "count": "counts", "avg": "averages", "min": "minima", "max": "maxima"}
@@ -193,7 +193,7 @@ def check_joins(
         if not is_new and not any(field.property_name in _DECIDING for field in change.fields):
             continue
         try:
-            analysis = _analysis(view, resources)
+            analysis = analysis_of(view, resources)
         except QueryError:  # the checks of the files have reported it
             continue
         joins = [operator for operator in analysis.operators if operator.kind == "join"]
@@ -210,7 +210,7 @@ def check_joins(
             )
 
 
-def _analysis(view: ResourceState, resources: Mapping[Address, ResourceState]) -> Analysis:
+def analysis_of(view: ResourceState, resources: Mapping[Address, ResourceState]) -> Analysis:
     """Return the analysis of a view's query. Raises QueryError."""
     marks, tables, output = view.body.get("watermarks", {}), view.snapshots.values(), output_of(view.body)
     inputs = {
@@ -219,10 +219,16 @@ def _analysis(view: ResourceState, resources: Mapping[Address, ResourceState]) -
             str(address),
             output.streams and address not in tables,
             marks.get(address.name, {}).get("column", ""),
+            keys_of(resources[address].type, resources[address].body),
         )
         for address in (*view.reads.values(), *tables)
     }
-    return analyse(parse_query(view.body["query"]), inputs, view.body, output.naming_passes)
+    return analyse(
+        parse_query(view.body["query"], over_tables=not output.streams),
+        inputs,
+        view.body,
+        output.naming_passes,
+    )
 
 
 Resources = Mapping[Address, ResourceState]

@@ -23,7 +23,9 @@ from mzplan.schema.sql_text import MAX_LENGTH, SqlTextError, bare, collection_na
 from mzplan.schema.view_query import ViewQuery, parse_view
 
 SWITCH = "materialize"
-_OWN = frozenset(["description", "from", "key", "labels", "query", "query_file", "schema", "type", SWITCH])
+_OWN = frozenset(
+    ["description", "from", "key", "labels", "output", "query", "query_file", "schema", "type", SWITCH]
+)
 _MATERIALIZE = "remove `materialize: false` from the view"
 _BETWEEN = ",\n  "
 _MAX_COLUMNS_LENGTH = 10 * MAX_LENGTH  # characters of all columns of a view

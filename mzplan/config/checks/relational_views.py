@@ -20,6 +20,7 @@ from mzplan.schema.column_replacement import quoted_name
 from mzplan.schema.columns import spark_type
 from mzplan.schema.functions import functions
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.relations.allowed_parts import OR_CURRENT
 from mzplan.schema.relations.analysis import analyse
 from mzplan.schema.relations.nodes import QueryError, UnknownFunctionError
 from mzplan.schema.relations.outputs import output_of
@@ -77,13 +78,17 @@ def is_row_view(
 
 
 def expand_query(
-    text: str, declared: Mapping[Address, Declaration], around: frozenset[str] = frozenset()
+    text: str,
+    declared: Mapping[Address, Declaration],
+    around: frozenset[str] = frozenset(),
+    *,
+    over_tables: bool,
 ) -> ExpandedQuery:
     """Return a query with the SQL of the inlined views that it reads. Raises QueryError.
 
-    `around`: the views that the query is inlined into.
+    `around`: the views that the query is inlined into. `over_tables`: see parse_query.
     """
-    query = parse_query(text)
+    query = parse_query(text, over_tables=over_tables)
     sql, through = query.text.sql, []
     edits: list[tuple[int, int, int]] = []
     inner: dict[str, ExpandedQuery] = {}
@@ -91,7 +96,7 @@ def expand_query(
         below = inlined_query(declared.get(FROM.address(name, declared)))
         if below is None or name in around:
             continue
-        inner[name] = expand_query(below, declared, around | {name})
+        inner[name] = expand_query(below, declared, around | {name}, over_tables=over_tables)
         through += [*inner[name].through, name]
     if not inner:
         return ExpandedQuery(query, text)
@@ -105,7 +110,8 @@ def expand_query(
             written = f"({below_it.text.sql.strip()}){alias}"
             sql = sql[:start] + written + sql[table.end :]
             edits.append((start, table.end, len(written)))
-    return ExpandedQuery(parse_query(sql), sql, tuple(dict.fromkeys(through)), tuple(reversed(edits)))
+    expanded = parse_query(sql, over_tables=over_tables)
+    return ExpandedQuery(expanded, sql, tuple(dict.fromkeys(through)), tuple(reversed(edits)))
 
 
 def _refuse_hidden(names: Set[str], start: int) -> None:
@@ -177,19 +183,21 @@ class RelationalView:
             if read is None or columns is None:
                 return None
             stream = self._output.streams and name not in self._snapshots
-            if stream and (keys := keys_read(read)):
+            keys = keys_read(read)
+            if stream and keys:
                 self._refuse_keyed(name, keys)
             mark = self._watermarks.get(name)
             plain = tuple(type(c)(c.name, spark_type(c.type), c.nullable) for c in columns)
             column = mark.get("column") if isinstance(mark, dict) else ""
-            inputs[name] = Input(plain, read.label, stream, column if isinstance(column, str) else "")
+            event_time = column if isinstance(column, str) else ""
+            inputs[name] = Input(plain, read.label, stream, event_time, keys)
             self._check_watermark(name, inputs[name])
         return inputs
 
     def _refuse_keyed(self, name: str, keys: tuple[str, ...]) -> None:
-        fix = f"read it as it is at each micro-batch: `snapshots: [{name}]`."
+        fix = f"read it as it is at each micro-batch: `snapshots: [{name}]`{OR_CURRENT}"
         if not any(other not in (name, *self._snapshots) for other in self._query.places):
-            fix = f"write {name} to a target with a sink, and compute this there."
+            fix = "write `output: current` and `key`, so that the view follows these changes."
         self._findings.add(
             "MZ020.cannot-follow",
             self._resource.location(("reads",)),
@@ -251,7 +259,8 @@ class RelationalView:
 
     def _refuse_inlined(self, path: Path, name: str) -> None:
         text = inlined_query(self._declared.get(FROM.address(name, self._declared))) or ""
-        reads = listed(list(expand_query(text, self._declared, frozenset({name})).query.places))
+        expanded = expand_query(text, self._declared, frozenset({name}), over_tables=True)
+        reads = listed(list(expanded.query.places))
         is_table = path[0] == "snapshots"
         self._findings.add(
             "MZ019.no-stored",

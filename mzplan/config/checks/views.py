@@ -25,6 +25,7 @@ from mzplan.schema.columns import Column, DdlError, canonical_type, parse_column
 from mzplan.schema.expressions import parse_select
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.nodes import QueryError
+from mzplan.schema.relations.outputs import output_of
 from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
 
 _DERIVED = frozenset(["aliases", "from", "reads", "state"])  # properties that only follow from the SQL
@@ -85,7 +86,7 @@ class Views:
             self._derive_rows(resource, property_, rows)
             return
         try:
-            query = expand_query(text, self.declared)
+            query = expand_query(text, self.declared, over_tables=not output_of(resource.body).streams)
             if not relational and query.query.is_plain and (fault := rows.fault()) is not None:
                 raise QueryError(*fault)
         except QueryError as error:
@@ -156,7 +157,8 @@ class Views:
             self._derive(address)  # the key of a view by SQL follows from its query
             read = self.declared.get(address)
             if (query := inlined_query(read)) is not None:
-                reads = ", ".join(expand_query(query, self.declared, frozenset({name})).query.places)
+                below = expand_query(query, self.declared, frozenset({name}), over_tables=True)
+                reads = ", ".join(below.query.places)
                 self.findings.add("MZ360.inlined", location, label=resource.label, name=name, reads=reads)
             elif reference.property == SNAPSHOTS:
                 if name in streams:

@@ -1,4 +1,7 @@
-"""Checks that each part of a query's tree is on a list of allowed parts."""
+"""Checks that each part of a query's tree is on a list of allowed parts.
+
+A query over tables, which is a current view's, may have more parts than a query over streams.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,16 @@ from mzplan.schema.relations.nodes import (
     generator_of,
     is_natural,
     named_queries,
+    own_nodes,
+    queries_in,
     refuse_node,
     start_of,
 )
 from mzplan.schema.sql_text import BareText
 
 _SELECT = {"expressions", "from", "joins", "laterals", "where", "group", "having", "distinct", "with"}
-_UNION = {"this", "expression", "distinct", "with"}
+_OF_SETS = {"this", "expression", "distinct", "with"}
+_OF_TABLES = {"order", "limit", "offset", "windows"}  # clauses that a query over streams can't have
 _WORDS = {
     "cluster": "CLUSTER BY partitions the rows, which Spark does itself",
     "connect": "CONNECT BY isn't Spark SQL",
@@ -38,14 +44,20 @@ _WORDS = {
     "windows": "window functions (OVER) can't be computed over a stream",
 }
 
+# The words for queries over tables.
+_TABLE_WORDS = {
+    "pivots": "PIVOT and UNPIVOT aren't allowed",
+    "qualify": "QUALIFY isn't Spark SQL",
+    "sort": "SORT BY puts the rows of a partition in order, and a collection has no order",
+}
 _GROUPINGS = "ROLLUP, CUBE and GROUPING SETS aren't allowed"
 
 
 class AllowedParts:
     """Checks each part of a tree, and raises QueryError for a part that isn't on the lists."""
 
-    def __init__(self, text: BareText):
-        self._text = text
+    def __init__(self, text: BareText, over_tables: bool):
+        self._text, self._over_tables = text, over_tables
 
     def query(self, node: Any) -> None:
         from sqlglot import exp
@@ -53,32 +65,56 @@ class AllowedParts:
         self._with(node)
         if isinstance(node, exp.Subquery) and not argument_names(node) - {"this", "alias"}:
             self.query(node.this)
-        elif isinstance(node, exp.Union):
-            self._arguments(node, _UNION)
+        elif isinstance(node, exp.Union) or (self._over_tables and isinstance(node, exp.SetOperation)):
+            self._arguments(node, _OF_SETS)
+            self._check_order(node)
             self.query(node.this)
             self.query(node.expression)
         elif isinstance(node, exp.Select):
             self._select(node)
         else:
             word = type(node).__name__.upper()
-            refuse_node(f"{word} can't be computed over streams", node, "use SELECT and UNION ALL.")
+            hint = f"use SELECT and UNION ALL{OR_CURRENT if isinstance(node, exp.SetOperation) else '.'}"
+            refuse_node(f"{word} can't be computed over streams", node, hint)
 
     def _with(self, node: Any) -> None:
         for cte in named_queries(node):
             if cte.parent.args.get("recursive"):
-                refuse_node("WITH RECURSIVE can't be computed over a stream", cte)
+                refuse_node("WITH RECURSIVE isn't allowed", cte, "write the query without recursion.")
             self.query(cte.this)
 
     def _arguments(self, node: Any, allowed: set[str]) -> None:
+        allowed = allowed | _OF_TABLES if self._over_tables else allowed
+        words = {**_WORDS, **_TABLE_WORDS} if self._over_tables else _WORDS
         for name in sorted(argument_names(node) - allowed):
-            why = _WORDS.get(name, f"{name.replace('_', ' ').upper()} isn't allowed here")
+            why = words.get(name, f"{name.replace('_', ' ').upper()} isn't allowed here")
             match = re.search(rf"\b{re.escape(name)}\b", self._text.sql, re.IGNORECASE)
             raise QueryError(why, match.start() if match else start_of(node), _HINTS.get(name, ""))
+
+    def _check_order(self, node: Any) -> None:
+        """Raise QueryError unless ORDER BY and LIMIT come together, with a number of rows."""
+        order, counts = node.args.get("order"), [node.args.get("limit"), node.args.get("offset")]
+        counts = [count for count in counts if count is not None]
+        if counts and order is None:
+            hint = "write ORDER BY … LIMIT, with the columns of the key in the order."
+            place = re.search(r"\b(?:limit|offset)\b", self._text.sql, re.IGNORECASE)
+            problem = "LIMIT and OFFSET without ORDER BY return different rows each time"
+            raise QueryError(problem, place.start() if place else 0, hint)
+        if order is None:
+            return
+        if not counts:
+            problem = "ORDER BY without LIMIT has no effect, because a collection has no order"
+            refuse_node(problem, order, "remove it; put rows in order when you read the view.")
+        if not all(type(count.expression).__name__ == "Literal" for count in counts):
+            refuse_node("LIMIT and OFFSET need numbers", order, "write LIMIT 10.")
+        for key in order.expressions:
+            self._expression(key.this)
 
     def _select(self, node: Any) -> None:
         from sqlglot import exp
 
         self._arguments(node, _SELECT)
+        self._check_order(node)
         source = from_of(node)
         if source is None:
             refuse_node("a SELECT has no FROM", node, "write SELECT … FROM a source or view of the project.")
@@ -102,7 +138,10 @@ class AllowedParts:
             self._item(item)
         for name in ("where", "having"):
             if node.args.get(name) is not None:
-                self._expression(node.args[name].this)
+                self._expression(node.args[name].this, queries=self._over_tables)
+        for window in node.args.get("windows") or ():
+            for part in _parts_of(window):
+                self._expression(part)
         group = node.args.get("group")
         if group is not None and argument_names(group) - {"expressions", "all"}:
             refuse_node(_GROUPINGS, group, "write one view for each grouping.")
@@ -146,7 +185,7 @@ class AllowedParts:
         elif generator_of(inner):
             self._generator(inner)
         else:
-            self._expression(inner)
+            self._expression(inner, queries=self._over_tables, windows=self._over_tables)
 
     def _generator(self, node: Any) -> None:
         for argument in node.iter_expressions():
@@ -154,16 +193,24 @@ class AllowedParts:
         if (fault := fault_of(node, self._text.sql)) is not None:
             raise QueryError(*fault)
 
-    def _expression(self, tree: Any) -> None:
+    def _expression(self, tree: Any, *, queries: bool = False, windows: bool = False) -> None:
+        """Check an expression. `queries`, `windows`: whether it may have subqueries and window functions."""
         from sqlglot import exp
 
-        for node in tree.walk():
-            if isinstance(node, exp.Query | exp.Subquery):
-                refuse_node(
-                    "an expression contains a subquery", node, "join it: … JOIN (SELECT …) AS name ON …"
-                )
-            if isinstance(node, exp.Window):
-                refuse_node(_WORDS["windows"], node, _OVER_HINT)
+        for query in queries_in(tree):
+            if not queries:
+                hint = f"join it: … JOIN (SELECT …) AS name ON …{'.' if self._over_tables else OR_CURRENT}"
+                refuse_node("an expression contains a subquery", query, hint)
+            if not (type(query) is exp.Subquery or isinstance(query.parent, exp.Exists)):
+                refuse_node("a subquery must stand in brackets, in EXISTS or in IN", query)
+            self.query(query)
+        for node in own_nodes(tree):
+            if isinstance(node, exp.Window) and not windows:
+                problem = "a window function (OVER) must be an item of SELECT"
+                problem = problem if self._over_tables else _WORDS["windows"]
+                refuse_node(problem, node, "" if self._over_tables else _OVER_HINT)
+            if isinstance(node, exp.Window) and argument_names(node) - _OF_WINDOW:
+                refuse_node("this OVER isn't allowed", node, "write OVER (PARTITION BY … ORDER BY …).")
             if generator_of(node) or isinstance(node, exp.UDTF | exp.QueryTransform):
                 refuse_node("an expression makes several rows of one", node, "use LATERAL VIEW explode(…).")
             if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func):
@@ -180,10 +227,22 @@ class AllowedParts:
             raise UnknownFunctionError(name, offset)
 
 
+def _parts_of(window: Any) -> list[Any]:
+    """Return the expressions of a window: PARTITION BY and ORDER BY."""
+    order = window.args.get("order")
+    keys = [key.this for key in order.expressions] if order is not None else []
+    return [*(window.args.get("partition_by") or ()), *keys]
+
+
 _OVER_HINT = (
     "aggregate by time: GROUP BY window(column, '1 minute'); or keep a row of each key: SELECT key, "
-    "max_by(column, time) AS column … GROUP BY key, with `output: update` and `key`."
+    "max_by(column, time) AS column … GROUP BY key, with `output: update` and `key`; or write "
+    "`output: current` and `key`."
 )
-_HINTS = dict.fromkeys(
-    ("limit", "offset", "order", "sort"), "remove it; put rows in order when you read the view."
-)
+_REMOVE = "remove it; put rows in order when you read the view."
+_HINTS = {
+    "limit": "remove it; or write ORDER BY … LIMIT with `output: current` and `key`.",
+    **dict.fromkeys(("offset", "order", "sort"), _REMOVE),
+}
+OR_CURRENT = "; or write `output: current` and `key`."
+_OF_WINDOW = {"this", "partition_by", "order", "spec", "alias", "over"}

@@ -7,13 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from mzplan.schema.functions import BARE_CALLS, bare_calls, function_or_column, is_aggregate
+from mzplan.schema.relations.allowed_parts import OR_CURRENT
 from mzplan.schema.relations.nodes import (
     QueryError,
+    aggregates_in,
     from_of,
+    function_of,
     generator_of,
     is_natural,
     named_queries,
+    own_columns,
+    queries_in,
     start_of,
+    windows_in,
 )
 from mzplan.schema.relations.scopes import (
     Field,
@@ -48,13 +54,17 @@ class _Names:
 
     def __init__(self, analysis: Analysis):
         self.analysis = analysis
+        self.subqueries: dict[int, Block] = {}  # by the identity of the nodes in expressions
         # Whether sqlglot's tree has everything that is in the text.
         self.is_certain = QueryTypes(analysis.query.text, Scope(), True).has_every_plus(analysis.query.tree)
 
-    def query(self, node: Any, names: Mapping[str, Relation], *, named: bool = True) -> Block:
+    def query(
+        self, node: Any, names: Mapping[str, Relation], *, named: bool = True, around: Scope | None = None
+    ) -> Block:
         """Return a query in the tree.
 
-        `named`: each item must have a name. Only the first SELECT of a UNION needs names.
+        - `named`: each item must have a name. Only the first SELECT of a UNION needs names.
+        - `around`: the scope of the SELECT whose expression has the query.
         """
         from sqlglot import exp
 
@@ -64,17 +74,28 @@ class _Names:
             parts.append(block)
             names = {**names, cte.alias.lower(): _as_relation(block, cte)}
         if isinstance(node, exp.Subquery):
-            inner = self.query(node.this, names, named=named)
+            inner = self.query(node.this, names, named=named, around=around)
             inner.parts = [*parts, *inner.parts]
             return inner
-        if isinstance(node, exp.Union):
-            return self._union(node, names, parts)
-        return _Select(self, node, names, named, parts).block()
+        if isinstance(node, exp.SetOperation):
+            return self._union(node, names, parts, named, around)
+        return _Select(self, node, names, named, parts, around).block()
 
-    def _union(self, node: Any, names: Mapping[str, Relation], parts: list[Block | Join]) -> Block:
-        left, right = self.query(node.this, names), self.query(node.expression, names, named=False)
+    def _union(
+        self,
+        node: Any,
+        names: Mapping[str, Relation],
+        parts: list[Block | Join],
+        named: bool,
+        around: Scope | None,
+    ) -> Block:
+        left = self.query(node.this, names, named=named, around=around)
+        right = self.query(node.expression, names, named=False, around=around)
         if len(left.items) != len(right.items):
-            problem = f"one SELECT of the UNION has {len(left.items)} columns, another has {len(right.items)}"
+            word = type(node).__name__.upper()
+            problem = (
+                f"one SELECT of the {word} has {len(left.items)} columns, another has {len(right.items)}"
+            )
             raise QueryError(problem, start_of(node.expression), "give both the same columns.")
         if left.stream != right.stream:
             table = right if left.stream else left
@@ -82,12 +103,15 @@ class _Names:
             raise QueryError(
                 "a UNION of a stream and a snapshot would add the rows of the snapshot at each micro-batch",
                 offset,
-                "read both as streams.",
+                f"read both as streams{OR_CURRENT}",
             )
         if node.args.get("distinct"):
             self.analysis.used.add(*(item.field for item in (*left.items, *right.items)))
         items = [_union_item(*pair) for pair in zip(left.items, right.items, strict=True)]
-        return Block(node, [*parts, left, right], items, left.stream)
+        block = Block(node, [*parts, left, right], items, left.stream, arms=(left, right))
+        if (order := node.args.get("order")) is not None:
+            _check_order_of_sets(order, items)
+        return block
 
     def relation(self, node: Any, names: Mapping[str, Relation], parts: list[Block | Join]) -> Relation:
         """Return the relation in a FROM or JOIN. Adds a subquery to `parts`."""
@@ -105,13 +129,22 @@ class _Names:
             Field(c.name, c.type, event_time=c.name.lower() == input_.event_time.lower())
             for c in input_.columns
         )
-        return Relation(alias, _renamed(fields, node), input_.stream, input_.label)
+        return Relation(alias, _renamed(fields, node), input_.stream, input_.label, name)
 
 
 def _as_relation(block: Block, node: Any) -> Relation:
     """Return a query as a relation. `node`: the subquery or the name in WITH."""
     fields = _renamed([item.field for item in block.items], node)
-    return Relation(node.alias.lower(), fields, block.stream, node.alias)
+    return Relation(node.alias.lower(), fields, block.stream, node.alias, block)
+
+
+def _check_order_of_sets(order: Any, items: Sequence[Item]) -> None:
+    """Raise QueryError unless the ORDER BY of a UNION uses the names of its columns."""
+    names = [item.field.name for item in items]
+    for column in (column for key in order.expressions for column in own_columns(key)):
+        if column.name.lower() not in {name.lower() for name in names}:
+            problem = f"ORDER BY uses {column.sql(dialect='spark')}, and the columns are {', '.join(names)}"
+            raise QueryError(problem, start_of(column), "order by these columns.")
 
 
 def _renamed(fields: Sequence[Field], node: Any) -> tuple[Field, ...]:
@@ -139,20 +172,23 @@ class _Select:
         around: Mapping[str, Relation],
         named: bool,
         parts: list[Block | Join],
+        outer: Scope | None,
     ):
         analysis = names.analysis
         self._names, self._analysis, self._node, self._around = names, analysis, node, around
         self._named, self._parts = named, parts
-        self._scope = Scope(used=analysis.used, by_alias=analysis.by_alias)
-        self._types = QueryTypes(analysis.query.text, self._scope, names.is_certain)
+        self._sources: list[tuple[Any, Relation]] = []
+        self._subqueries: list[tuple[Any, Block]] = []
+        self._scope = Scope(used=analysis.used, by_alias=analysis.by_alias, around=outer)
+        self._types = QueryTypes(analysis.query.text, self._scope, names.is_certain, names.subqueries)
 
     def block(self) -> Block:
         node, scope = self._node, self._scope
         self._read()
         if (where := node.args.get("where")) is not None:
             self._check(where.this)
-            if (aggregate := next(filter(is_aggregate, where.this.walk()), None)) is not None:
-                raise QueryError("WHERE has an aggregate function", start_of(aggregate), "use HAVING.")
+            if aggregates := aggregates_in(where.this):
+                raise QueryError("WHERE has an aggregate function", start_of(aggregates[0]), "use HAVING.")
         items = [item for written in node.expressions for item in self._items(written)]
         having, groups = node.args.get("having"), None
         if is_aggregated(node):
@@ -162,13 +198,26 @@ class _Select:
             raise QueryError("HAVING without GROUP BY", start_of(having), "use WHERE.")
         if node.args.get("distinct"):
             scope.used.add(*(item.field for item in items))
-        return Block(node, self._parts, items, scope.stream, scope, groups)
+        self._check_windows()
+        self._check_order()
+        return Block(
+            node,
+            self._parts,
+            items,
+            scope.stream,
+            scope,
+            groups,
+            sources=self._sources,
+            subqueries=self._subqueries,
+        )
 
     # ── FROM
 
     def _read(self) -> None:
         node, scope = self._node, self._scope
-        scope.add(self._names.relation(from_of(node), self._around, self._parts))
+        first = self._names.relation(from_of(node), self._around, self._parts)
+        self._sources.append((from_of(node), first))
+        scope.add(first)
         for join in node.args.get("joins") or ():
             self._join(join)
         for lateral in node.args.get("laterals") or ():
@@ -180,7 +229,9 @@ class _Select:
                 Field(columns[i] if i < len(columns) else name, t) for i, (name, t) in enumerate(generated)
             ]
             name = alias.name.lower() if alias is not None and alias.this is not None else ""
-            scope.add(Relation(name, tuple(fields), stream=False, label="LATERAL VIEW"))
+            generated_rows = Relation(name, tuple(fields), stream=False, label="LATERAL VIEW")
+            self._sources.append((lateral, generated_rows))
+            scope.add(generated_rows)
 
     def _join(self, join: Any) -> None:
         scope = self._scope
@@ -198,6 +249,7 @@ class _Select:
             raise QueryError(f"two relations are called {right.name}", start_of(join.this), hint)
         side, kind = str(join.side).upper(), str(join.kind).upper()
         before = list(scope.relations), scope.visible
+        self._sources.append((join, right))
         scope.add(right, using, side)
         if join.args.get("on") is not None:
             self._check(join.args["on"])
@@ -224,18 +276,51 @@ class _Select:
             raise QueryError(
                 "this JOIN would repeat a snapshot's rows without a match at each micro-batch",
                 start_of(join),
-                "let the stream be the side whose rows are kept: FROM stream LEFT JOIN snapshot.",
+                f"let the stream be the side whose rows are kept: FROM stream LEFT JOIN snapshot{OR_CURRENT}",
             )
 
     # ── SELECT
 
     def _check(self, tree: Any) -> None:
         """Raise QueryError for an unknown column."""
+        self._check_bare_calls(tree)
+        for column in own_columns(tree):
+            self._scope.find(column)
+        self._read_subqueries(tree)
+
+    def _read_subqueries(self, tree: Any) -> None:
+        """Find the names of the subqueries in an expression."""
         from sqlglot import exp
 
-        self._check_bare_calls(tree)
-        for column in tree.find_all(exp.Column):
-            if not isinstance(column.this, exp.Star):
+        for node in queries_in(tree):
+            if id(node) in self._names.subqueries:
+                continue
+            block = self._names.query(node, self._around, named=False, around=self._scope)
+            if not isinstance(node.parent, exp.Exists | exp.In) and len(block.items) != 1:
+                raise QueryError(
+                    "a subquery in an expression has several columns", start_of(node), "select one."
+                )
+            self._names.subqueries[id(node)] = block
+            self._subqueries.append((node, block))
+
+    def _check_windows(self) -> None:
+        """Raise QueryError for an unknown name after OVER, or an unknown column in WINDOW."""
+        named = self._node.args.get("windows") or ()
+        names = {window.name.lower() for window in named}
+        for window in named:
+            for part in (*(window.args.get("partition_by") or ()), window.args.get("order")):
+                if part is not None:
+                    self._check(part)
+        for window in (window for item in self._node.expressions for window in windows_in(item)):
+            if window.alias and window.alias.lower() not in names:
+                hint = f"write WINDOW {window.alias} AS (…) after the other clauses."
+                raise QueryError(f"no window is called {window.alias}", start_of(window), hint)
+
+    def _check_order(self) -> None:
+        """Raise QueryError for an unknown column in ORDER BY. An item's name comes before a column's."""
+        order = self._node.args.get("order")
+        for column in own_columns(order) if order is not None else ():
+            if len(column.parts) > 1 or column.name.lower() not in self._scope.aliases:
                 self._scope.find(column)
 
     def _check_bare_calls(self, tree: Any) -> None:
@@ -247,10 +332,9 @@ class _Select:
 
     def _check_having(self, tree: Any) -> None:
         """Raise QueryError for an unknown column. In HAVING, an item's name comes before a column's."""
-        from sqlglot import exp
-
         self._check_bare_calls(tree)
-        for column in tree.find_all(exp.Column):
+        self._read_subqueries(tree)
+        for column in own_columns(tree):
             if len(column.parts) > 1 or column.name.lower() not in self._scope.aliases:
                 self._scope.find(column)
 
@@ -311,7 +395,7 @@ class _Select:
         items = self._node.expressions
         if group.args.get("all"):
             trees = {id(item.tree): item.tree for item in columns}.values()  # inline(…) is several columns
-            return [tree for tree in trees if not any(map(is_aggregate, tree.walk()))]
+            return [tree for tree in trees if not aggregates_in(tree)]
         return [self._group(key, items, group) for key in group.expressions]
 
     def _group(self, key: Any, items: list[Any], group: Any) -> Any:
@@ -350,6 +434,13 @@ class _Select:
     def _check_grouped(self, tree: Any, keys: list[str]) -> None:
         from sqlglot import exp
 
+        if isinstance(tree, exp.Query):  # its own rules; Spark checks the columns around it
+            return
+        if isinstance(tree, exp.Window):
+            parts = [*function_of(tree).iter_expressions(), *(tree.args.get("partition_by") or ())]
+            for part in (*parts, *filter(None, [tree.args.get("order")])):
+                self._check_grouped(part, keys)
+            return
         is_filtered = isinstance(tree, exp.Filter | exp.WithinGroup) and is_aggregate(tree.this)
         if self._scope.key(tree) in keys or is_aggregate(tree) or is_filtered:
             return
@@ -374,7 +465,7 @@ def is_aggregated(select: Any) -> bool:
     """Return whether a SELECT has GROUP BY or an aggregate function."""
     having = select.args.get("having")
     parts = [*select.expressions, *([having] if having is not None else [])]
-    return select.args.get("group") is not None or any(is_aggregate(n) for p in parts for n in p.walk())
+    return select.args.get("group") is not None or any(map(aggregates_in, parts))
 
 
 def _refuse_window(condition: Any) -> None:
@@ -396,7 +487,7 @@ def _refuse_distinct(item: Any) -> None:
         raise QueryError(
             "an aggregate function has DISTINCT, which can't be computed over a stream",
             start_of(distinct.parent),
-            "use approx_count_distinct(…) or collect_set(…).",
+            f"use approx_count_distinct(…) or collect_set(…){OR_CURRENT}",
         )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mzplan.schema.current.rules import check_current
 from mzplan.schema.relations.analysis import NAMES, PASSES, Pass
-from mzplan.schema.relations.current import check_current
 from mzplan.schema.relations.names import resolve_names
 
 _OVER_TABLES = "its query reads tables as they are, and keeps no state"
@@ -35,19 +35,20 @@ class Output:
 
 
 _OF_STREAMS = Output(True, PASSES, {"refresh": _ONLY_CURRENT, "full_above": _ONLY_CURRENT})
+CURRENT = Output(
+    False,
+    (resolve_names, check_current),
+    {
+        "snapshots": "it reads each of its inputs as it is, and follows all of them",
+        "watermarks": "no row of its inputs is late for it",
+        "partitions": _OVER_TABLES,
+        "on_query_change": _OVER_TABLES,
+    },
+)
 _OUTPUTS: Mapping[str, Output] = {
     "append": _OF_STREAMS,
     "update": _OF_STREAMS,
-    "current": Output(
-        False,
-        (resolve_names, check_current),
-        {
-            "snapshots": "it reads each of its inputs as it is, and follows all of them",
-            "watermarks": "no row of its inputs is late for it",
-            "partitions": _OVER_TABLES,
-            "on_query_change": _OVER_TABLES,
-        },
-    ),
+    "current": CURRENT,
 }
 
 

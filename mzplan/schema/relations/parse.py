@@ -22,6 +22,7 @@ from mzplan.schema.relations.nodes import (
     from_of,
     generator_of,
     named_queries,
+    queries_in,
     refuse_node,
     start_of,
 )
@@ -130,7 +131,7 @@ def sql_of(text: str) -> str:
 def with_names(text: str, names: Mapping[str, str]) -> str:
     """Return a relational view's SQL with collections renamed by `names`; invalid SQL is unchanged."""
     try:
-        return parse_query(text).with_names(names, text)
+        return parse_query(text, over_tables=True).with_names(names, text)
     except QueryError:
         return text
 
@@ -140,7 +141,7 @@ def is_same_query(earlier: str, now: str) -> bool:
     if plain_sql(earlier) == plain_sql(now):
         return True
     try:
-        old, new = parse_query(earlier), parse_query(now)
+        old, new = (parse_query(text, over_tables=True) for text in (earlier, now))
     except QueryError:
         return False
     renamed = (name for name, other in zip(old.places, new.places, strict=False) if name != other)
@@ -157,12 +158,15 @@ def _bare(text: str) -> BareText:
 
 
 @lru_cache(maxsize=1024)
-def parse_query(text: str) -> RelationalQuery:
-    """Parse a view's SQL. Raises QueryError if no view can have it."""
+def parse_query(text: str, *, over_tables: bool = False) -> RelationalQuery:
+    """Parse a view's SQL. Raises QueryError if no view can have it.
+
+    `over_tables`: whether the query reads collections as tables, as a current view does, not as streams.
+    """
     try:
         written = _bare(text)
         tree = _tree(written)
-        AllowedParts(written).query(tree)
+        AllowedParts(written, over_tables).query(tree)
         reads = _reads(tree, {})
     except QueryError:
         raise
@@ -245,8 +249,10 @@ def _reads(node: Any, names: Mapping[str, Counter[str]]) -> Counter[str]:
         source = from_of(node)
         parts = [source] if source is not None else []
         parts += (join.this for join in node.args.get("joins") or ())
+        clauses = (node.args[clause] for clause in ("where", "having") if node.args.get(clause))
+        parts += (query for clause in (*node.expressions, *clauses) for query in queries_in(clause))
     else:
-        parts = [node.this, node.expression] if isinstance(node, exp.Union) else [node.this]
+        parts = [node.this, node.expression] if isinstance(node, exp.SetOperation) else [node.this]
     return sum((_reads(part, names) for part in parts), Counter())
 
 
@@ -272,12 +278,28 @@ def _names_around(table: Any) -> frozenset[str]:
 
 
 def _qualifiers(select: Any, name: str) -> Sequence[Any]:
-    """Return each use of a table's name as a qualifier in one SELECT, without its subqueries."""
+    """Return each use of a table's name as a qualifier in one SELECT, and in the subqueries of expressions.
+
+    Not in subqueries that have a relation of this name themselves.
+    """
     from sqlglot import exp
 
-    columns = [column for column in select.find_all(exp.Column) if column.find_ancestor(exp.Select) is select]
+    columns = [column for column in select.find_all(exp.Column) if _select_with(column, name) is select]
     firsts = [next(iter(column.parts)) for column in columns if len(column.parts) > 1]
     return [first for first in firsts if isinstance(first, exp.Identifier) and first.name == name]
+
+
+def _select_with(column: Any, name: str) -> Any:
+    """Return the innermost SELECT around a column that has a relation of this name."""
+    from sqlglot import exp
+
+    select = column.find_ancestor(exp.Select)
+    while select is not None:
+        relations = [from_of(select), *(join.this for join in select.args.get("joins") or ())]
+        if any(relation is not None and relation.alias_or_name == name for relation in relations):
+            return select
+        select = select.find_ancestor(exp.Select)
+    return None
 
 
 def _span(identifier: Any) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mzplan.schema.faults import varying_in
+from mzplan.schema.relations.allowed_parts import OR_CURRENT
 from mzplan.schema.relations.nodes import QueryError, generator_of
 from mzplan.schema.relations.tree import Analysis, Block, Operator
 
@@ -39,14 +40,15 @@ def _broken_rules(analysis: Analysis) -> Iterator[QueryError]:
                 "an outer join of two streams needs a watermark on both: otherwise a row without a match "
                 "could wait forever",
                 operator.offset,
-                f"declare {watermarks_for(analysis)}{f', and limit the time: {limit}' if limit else ''}.",
+                f"declare {watermarks_for(analysis)}{f', and limit the time: {limit}' if limit else ''}"
+                f"{OR_CURRENT}",
             )
         elif limit:
             yield QueryError(
                 "an outer join of two streams needs a limited time in ON: otherwise a row without a match "
                 "could wait forever",
                 operator.offset,
-                f"limit it: {limit}.",
+                f"limit it: {limit}{OR_CURRENT}",
             )
     if output == "update":
         yield from _updates(analysis)
@@ -61,13 +63,13 @@ def _beside_snapshots(analysis: Analysis) -> Iterator[QueryError]:
         yield QueryError(
             "a view with snapshots reads one stream",
             0,
-            "join the streams in a view of their own, and read that with the snapshots.",
+            f"join the streams in a view of their own, and read that with the snapshots{OR_CURRENT}",
         )
     for operator in analysis.operators:
         yield QueryError(
             f"{_a(operator.kind)} keeps state, and a view with snapshots can't",
             operator.offset,
-            "join the snapshots in a view of their own, and read that.",
+            f"join the snapshots in a view of their own, and read that{OR_CURRENT}",
         )
 
 
@@ -135,7 +137,7 @@ def _updates(analysis: Analysis) -> Iterator[QueryError]:
             f"{_a(operators[0].kind)} and {_a(operators[1].kind)} keep state, and Spark computes one such "
             "operator in update mode",
             max(operator.offset for operator in operators),
-            "put one of them into a view of its own, with `output: append`.",
+            f"put one of them into a view of its own, with `output: append`{OR_CURRENT}",
         )
     if (varying := varying_in(analysis.query.tree, analysis.query.text.sql)) is not None:
         yield QueryError(

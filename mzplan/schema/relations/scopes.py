@@ -35,12 +35,14 @@ class Relation:
     - `name`: in lower case, "" for none.
     - `stream`: some of its rows come from a stream.
     - `label`: its name in messages.
+    - `of`: the name of the collection, or the block of the subquery; None for a LATERAL VIEW.
     """
 
     name: str
     fields: tuple[Field, ...]
     stream: bool
     label: str = ""
+    of: Any = None
 
 
 class UsedFields:
@@ -66,6 +68,7 @@ class Scope:
     - `aliases`: the items of the SELECT by name, for GROUP BY, HAVING and later items.
     - `used`: the columns that expressions of the whole query name.
     - `by_alias`: see Analysis.
+    - `around`: the scope of the SELECT whose expression has this one as a subquery.
     """
 
     relations: list[Relation] = field(default_factory=list)
@@ -73,6 +76,7 @@ class Scope:
     aliases: dict[str, Field] = field(default_factory=dict)
     used: UsedFields = field(default_factory=UsedFields)
     by_alias: set[tuple[int, str]] = field(default_factory=set)
+    around: Scope | None = None
 
     @property
     def stream(self) -> bool:
@@ -104,6 +108,14 @@ class Scope:
         return found, rest
 
     def _find(self, column: Any) -> tuple[Field, list[str]]:
+        try:
+            return self._find_here(column)
+        except UnknownColumnError:
+            if self.around is None:
+                raise
+        return self.around.find(column)
+
+    def _find_here(self, column: Any) -> tuple[Field, list[str]]:
         names = [str(part.name) for part in column.parts]
         lower = [name.lower() for name in names]
         if len(names) > 1:
@@ -136,6 +148,8 @@ class Scope:
         tree = tree.unnest()
         if isinstance(tree, exp.Column) and not isinstance(tree.this, exp.Star):
             return self._column_key(tree)
+        if isinstance(tree, exp.Query):
+            return f"({tree.sql(dialect='spark')})"
         parts = [type(tree).__name__.lower()]
         for name, value in tree.args.items():
             values = value if isinstance(value, list) else [value]

@@ -13,12 +13,17 @@ from mzplan.schema.relations.scopes import Field, Relation, Scope, UsedFields
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A collection that a query can read. `event_time`: the column with the watermark, "" for none."""
+    """A collection that a query can read.
+
+    - `event_time`: the column with the watermark, "" for none.
+    - `key`: the columns that no two of its rows have in common; empty for none.
+    """
 
     columns: tuple[Column, ...]
     label: str
     stream: bool
     event_time: str = ""
+    key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +54,18 @@ class Join:
 
 @dataclass(slots=True)
 class Block:
-    """A SELECT or a UNION.
+    """A SELECT, or several with UNION, INTERSECT or EXCEPT.
 
-    - `node`: sqlglot's Select or Union.
+    - `node`: sqlglot's Select or SetOperation.
     - `parts`: the blocks that it reads, and its joins, in the order in which Spark computes them.
     - `items`: its columns.
     - `stream`: whether some of its rows come from a stream.
     - `scope`: what names in a SELECT stand for.
     - `groups`: the GROUP BY expressions of a SELECT, with items in place of their numbers and names; None for
       a SELECT that doesn't aggregate.
+    - `sources`: the relations in FROM, JOIN and LATERAL VIEW, each with its node.
+    - `arms`: the blocks that a UNION, INTERSECT or EXCEPT combines.
+    - `subqueries`: the blocks of the subqueries in expressions, each with its node.
     """
 
     node: Any
@@ -66,10 +74,13 @@ class Block:
     stream: bool = False
     scope: Scope = field(default_factory=Scope)
     groups: list[Any] | None = None
+    sources: list[tuple[Any, Relation]] = field(default_factory=list)
+    arms: tuple[Block, ...] = ()
+    subqueries: list[tuple[Any, Block]] = field(default_factory=list)
 
     @property
     def is_union(self) -> bool:
-        return type(self.node).__name__ == "Union"
+        return bool(self.arms)
 
     def walk(self) -> Iterator[Block | Join]:
         """Yield the blocks and the joins of a query, in the order in which Spark computes them."""

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from mzplan.schema.columns import Column, parse_columns
-from mzplan.schema.relations.nodes import QueryError, generator_of, start_of
+from mzplan.schema.relations.nodes import QueryError, function_of, generator_of, start_of
 from mzplan.schema.relations.scopes import Scope
 from mzplan.schema.sql_text import BareText, arguments_of
 from mzplan.schema.sql_types import ExpressionTypes
 from mzplan.schema.type_rules import field_type, inside, pair_of
 from mzplan.schema.type_rules import wider as common_type
 
+if TYPE_CHECKING:
+    from mzplan.schema.relations.tree import Block
+
 
 class QueryTypes(ExpressionTypes):
     """Finds the types of expressions in one SELECT.
 
-    `is_certain`: sqlglot's tree has everything that is in the text.
+    - `is_certain`: sqlglot's tree has everything that is in the text.
+    - `blocks`: the blocks of the subqueries in expressions, by the identity of their nodes.
     """
 
-    def __init__(self, text: BareText, scope: Scope, is_certain: bool):
+    def __init__(
+        self,
+        text: BareText,
+        scope: Scope,
+        is_certain: bool,
+        blocks: Mapping[int, Block] = MappingProxyType({}),
+    ):
         super().__init__(text, 0, {})
-        self._scope, self._is_certain = scope, is_certain
+        self._scope, self._is_certain, self._blocks = scope, is_certain, blocks
 
     def of(self, node: Any) -> str | None:
         """Return the type in canonical DDL; None if only Spark knows it."""
-        return super().of(node) if self._is_certain else None
+        if not self._is_certain:
+            return None
+        if (block := self._blocks.get(id(node))) is not None:
+            return block.items[0].field.type
+        if type(node).__name__ == "Window":
+            return self.of(function_of(node))
+        return super().of(node)
 
     def column(self, node: Any) -> str | None:
         """Return the type of a column, or of a field in it. Raises QueryError for an unknown column."""

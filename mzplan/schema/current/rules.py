@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from mzplan.schema.current.order import check_order
 from mzplan.schema.faults import varying_in
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.rules import WrongKeyError
 from mzplan.schema.relations.tree import Analysis, Block, Item
 
-_WITHOUT_ORDER = ("MAP<", "VARIANT")  # types whose values Spark doesn't compare
+WITHOUT_ORDER = ("MAP<", "VARIANT")
+"""Types whose values Spark doesn't compare."""
 
 
 def check_current(analysis: Analysis) -> None:
@@ -19,6 +21,7 @@ def check_current(analysis: Analysis) -> None:
             "use columns of the rows only.",
         )
     _check_key(analysis)
+    check_order(analysis)
 
 
 def _check_key(analysis: Analysis) -> None:
@@ -36,7 +39,7 @@ def _check_key(analysis: Analysis) -> None:
         if item is None:
             columns = ", ".join(item.field.name for item in items.values())
             raise WrongKeyError(f"the key has {name}, and the query selects {columns}", f"select {name}.")
-        if any(part in (item.field.type or "") for part in _WITHOUT_ORDER):
+        if any(part in (item.field.type or "") for part in WITHOUT_ORDER):
             problem = f"{name} is {item.field.type}, and rows can't be found by such a value"
             raise WrongKeyError(problem, "use columns of other types as the key.")
 
