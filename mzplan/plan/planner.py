@@ -23,6 +23,7 @@ from mzplan.plan.canaries import queries_to_resume
 from mzplan.plan.causes import Causes, Dependencies, DependencyEffects, paths_to, reason_for, weigh_references
 from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources, settings_changes
+from mzplan.plan.current_views import check_current_views
 from mzplan.plan.difference import (
     Difference,
     all_without_new_defaults,
@@ -164,6 +165,7 @@ def build_plan(
             *check_delivery(changes, planner.after or state.resources),
             *check_shared_targets(changes, planner.after or state.resources),
             *check_joins(changes, planner.after or state.resources),
+            *check_current_views(changes, planner.after or state.resources),
         ),
     )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from mzplan.schema.current.order import check_order
+from mzplan.schema.current.trace import WITHOUT_ORDER, trace
 from mzplan.schema.faults import varying_in
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.rules import WrongKeyError
 from mzplan.schema.relations.tree import Analysis, Block, Item
 
-WITHOUT_ORDER = ("MAP<", "VARIANT")
-"""Types whose values Spark doesn't compare."""
+_INCREMENTAL = "incremental"
 
 
 def check_current(analysis: Analysis) -> None:
@@ -22,6 +22,11 @@ def check_current(analysis: Analysis) -> None:
         )
     _check_key(analysis)
     check_order(analysis)
+    if analysis.body.get("refresh") == _INCREMENTAL and (why := trace(analysis).why_full):
+        problem = f"`refresh: incremental` can't find the rows that a change affects: {why}"
+        raise QueryError(
+            problem, 0, "remove it; then each step computes all rows, and writes the difference."
+        )
 
 
 def _check_key(analysis: Analysis) -> None:
