@@ -23,7 +23,7 @@ from mzplan.model.words import count
 from mzplan.operations.connections import no_connection_reached
 from mzplan.operations.local_checks import validate, validate_each
 from mzplan.render.diagnostics import diagnostics_to_json
-from mzplan.render.status import reach_to_json
+from mzplan.render.status_json import reach_to_json
 from mzplan.store.backends.local import IGNORED
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from mzplan.operations.status import find_all_drift, read_project_status
 from mzplan.render.cause_text import drift_lines, drift_to_json
 from mzplan.render.markdown import render_drift_markdown
 from mzplan.render.resumption import render_jobs
-from mzplan.render.status import has_failed, render_status, status_to_json
+from mzplan.render.status import has_failed, render_status
+from mzplan.render.status_json import status_to_json
 
 if TYPE_CHECKING:
     from mzplan.operations.selection import Selection

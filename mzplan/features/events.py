@@ -19,7 +19,8 @@ from mzplan.render.event_text import (
     render_events,
     render_explanation,
 )
-from mzplan.render.status import awaited_rows, query_to_json, render_now
+from mzplan.render.status_json import query_to_json
+from mzplan.render.status_notes import awaited_rows, render_now
 
 if TYPE_CHECKING:
     from mzplan.model.address import Address

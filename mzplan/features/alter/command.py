@@ -21,7 +21,7 @@ from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.plan_json import plan_to_json
-from mzplan.render.status import reach_to_json
+from mzplan.render.status_json import reach_to_json
 from mzplan.render.text import safe
 
 if TYPE_CHECKING:

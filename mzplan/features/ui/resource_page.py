@@ -22,7 +22,8 @@ from mzplan.operations.project import Project
 from mzplan.render.cause_text import cause_in_words
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import Content, Markup, element
-from mzplan.render.status import COLUMNS, notes, row
+from mzplan.render.status import COLUMNS, row
+from mzplan.render.status_notes import notes
 from mzplan.render.text import cut
 
 _MAX_STEPS = 20  # the most to show: a store may contain any number

@@ -15,7 +15,7 @@ from mzplan.model.address import Address, natural
 from mzplan.model.observed import Condition
 from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.operations.selection import Selection, choose
-from mzplan.render.status import in_order, status_to_json
+from mzplan.render.status_json import in_order, status_to_json
 from tests.unit.cli_runner import following, rejecting
 from tests.unit.cli_runs import apply, mzplan, write
 from tests.unit.runner.test_status import seen_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mzplan.model.observed import JobReport
 from mzplan.model.state import InstanceStatus, ProjectStatus
 from mzplan.render.resumption import render_jobs
-from mzplan.render.status import status_to_json
+from mzplan.render.status_json import status_to_json
 
 
 def test_jobs_are_listed_by_instance_with_their_age() -> None:

@@ -18,7 +18,8 @@ from mzplan.model.observed import Status, Versions
 from mzplan.model.state import Canary, ProjectStatus, QueryStatus, State
 from mzplan.model.times import instant
 from mzplan.operations.events import EventFilter, explain, read_events
-from mzplan.render.status import render_status, status_to_json
+from mzplan.render.status import render_status
+from mzplan.render.status_json import status_to_json
 from mzplan.store.event_log import FOLDER
 from mzplan.store.formats import encode_lease
 from mzplan.store.leases import new_lease

@@ -21,7 +21,7 @@ from mzplan.model.address import Address
 from mzplan.model.observed import Counters
 from mzplan.model.resources import MetricsPlace, Retries
 from mzplan.plan.drift import drift_between, drift_of_instance
-from mzplan.render.status import status_to_json
+from mzplan.render.status_json import status_to_json
 from mzplan.runner import metrics
 from mzplan.runner.logs import JsonFormatter
 from mzplan.runner.metrics import MetricsServer, serve_metrics

@@ -29,7 +29,8 @@ from mzplan.operations.project import Outcome
 from mzplan.operations.status import read_project_status, repair_of
 from mzplan.plan.drift import drift_between
 from mzplan.render.resumption import render_resumed
-from mzplan.render.status import has_failed, render_status, status_to_json
+from mzplan.render.status import has_failed, render_status
+from mzplan.render.status_json import status_to_json
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.policy import SecretValues
 from mzplan.secrets.resolved import remember

@@ -11,7 +11,8 @@ import pytest
 
 from mzplan.model.observed import RunFacts
 from mzplan.model.state import ProjectStatus, QueryStatus
-from mzplan.render.status import awaited_rows, render_status
+from mzplan.render.status import render_status
+from mzplan.render.status_notes import awaited_rows
 from mzplan.spark.progress import Progress, ProgressListener
 from tests.unit.small_projects import at, commit, observe, shop
 
