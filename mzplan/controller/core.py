@@ -13,19 +13,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from mzplan.controller.claims import Claims
-from mzplan.controller.decision import Decision, Desired, Stop
-from mzplan.controller.executor import CheckResult, Executor, Measurement, QueryName
+from mzplan.controller.decision import Decision, Desired
+from mzplan.controller.executor import CheckResult, Executor, Measurement
 from mzplan.controller.frontiers import FrontierTable
-from mzplan.controller.instances import Instances
 from mzplan.controller.jobs import Jobs
-from mzplan.controller.leadership import Leadership
+from mzplan.controller.leadership import Instances, Leadership
 from mzplan.controller.maintenance import Maintenance, TargetMaintenance
-from mzplan.controller.observations import InstanceOverview, QueryState
-from mzplan.controller.outages import STOP_CAUSE
+from mzplan.controller.observations import InstanceOverview
+from mzplan.controller.outages import stop_unfenced
+from mzplan.controller.overview import overview_of
 from mzplan.controller.queries import Queries
 from mzplan.controller.runs import EventQueue, takeover
 from mzplan.controller.storage import Storage
-from mzplan.controller.table import Row
 from mzplan.controller.terms import (
     Gate,
     GlobalId,
@@ -38,7 +37,7 @@ from mzplan.controller.terms import (
 from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.observed import Counters, Lease, Status
+from mzplan.model.observed import Lease, Status
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.store.claims import recorded_places
@@ -186,39 +185,9 @@ class Controller:
 
     def overview(self) -> InstanceOverview:
         """Return the state of the instance as of the last call of `process`."""
-        queries = self.queries
-        if queries is None or not self._initialized:
+        if self.queries is None or not self._initialized:
             return InstanceOverview()
-        wanted, decisions, counted = self.wanted, self.decisions, self.executor.query_counters()
-        in_flight = queries.in_flight
-        active = dict.fromkeys(a for a, d in decisions.items() if d.run is not None or a in in_flight)
-        states, stall, tasks = {}, self.executor.stall(), self.executor.tasks_under_way()
-        for address in dict.fromkeys([*wanted, *active]):
-            query = wanted[address].description if address in wanted else None
-            row = queries.rows.get(address) or Row(address=address)
-            states[address] = QueryState(
-                wanted=wanted.get(address),
-                decision=decisions.get(address),
-                memory=row.memory,
-                upstream=row.upstream,
-                retained_steps=self.frontiers.describe_holds(query.id) if query is not None else None,
-                secret_problem=queries.secrets_in_use.problem(address, query) if query is not None else None,
-                last_step=self.frontiers.last_step(query) if query is not None else -1,
-                counters=queries.attempts.add_to(counted.get(address, Counters()), address),
-                task=tasks.get(address) or row.task,
-                stall=stall if address in active else None,
-            )
-        digests, rotated = queries.secrets_in_use.digests(wanted)
-        return InstanceOverview(
-            queries=states,
-            busy=self.busy,
-            maintained=(*self.maintenance.in_progress, *self.targets.in_progress),
-            secrets=digests,
-            rotated=rotated,
-            foreign=tuple(self.executor.foreign_queries()),
-            reports=queries.reports,
-            cores=self.executor.scarce_cores(),
-        )
+        return overview_of(self, self.queries)
 
     @property
     def busy(self) -> bool:
@@ -352,19 +321,7 @@ class Controller:
         """
         self.wake()
         if is_away and self.queries is not None:
-            for name in self.queries.unfenced():
-                log.warning(
-                    "%s stops until the store answers, because it could write rows twice", name.address
-                )
-                threading.Thread(target=self._stop_unfenced, args=(self.queries, name), daemon=True).start()
-
-    def _stop_unfenced(self, queries: Queries, name: QueryName) -> None:
-        queries.runs.record_command(Stop(address=name.address, names=(name,), cause=STOP_CAUSE))
-        try:
-            self.executor.stop(name)
-        except Exception:  # the next round tries again
-            log.exception("%s could not be stopped", name.address)
-        self.wake()
+            stop_unfenced(self.queries, self.wake)
 
     def _takeover(self) -> Cause:
         lease, versions = self.instances.require_lease(), self.executor.versions()

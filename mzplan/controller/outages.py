@@ -7,10 +7,21 @@ the store: new queries and changes, and the removal and maintenance of storage.
 
 from __future__ import annotations
 
-from mzplan.controller.decision import HeldQuery, key_of
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mzplan.controller.decision import HeldQuery, Stop, key_of
 from mzplan.model.cause import Cause
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import EXACTLY_ONCE, resource_kind
+
+if TYPE_CHECKING:
+    from mzplan.controller.executor import QueryName
+    from mzplan.controller.queries import Queries
+
+log = logging.getLogger("mzplan.controller")
 
 OVERTAKEN = "MZ068"  # the code of a target's error that names a higher epoch
 STOP_CAUSE = Cause(
@@ -43,3 +54,19 @@ def hold_in_outage(wanted: Description, accepted: Description | None) -> HeldQue
     if accepted is not None and key_of(accepted) == key_of(wanted):
         return None
     return HeldQuery(reason=WAITS)
+
+
+def stop_unfenced(queries: Queries, wake: Callable[[], None]) -> None:
+    """Stop the queries that can't reject rows of another runner, each on a thread of its own."""
+
+    def stop(name: QueryName) -> None:
+        queries.runs.record_command(Stop(address=name.address, names=(name,), cause=STOP_CAUSE))
+        try:
+            queries.executor.stop(name)
+        except Exception:  # the next round tries again
+            log.exception("%s could not be stopped", name.address)
+        wake()
+
+    for name in queries.unfenced():
+        log.warning("%s stops until the store answers, because it could write rows twice", name.address)
+        threading.Thread(target=stop, args=(name,), daemon=True).start()
