@@ -187,6 +187,14 @@ class Store:
 
     # --- History
 
+    def prune_history(self, keep: int) -> list[int]:
+        """Remove the earlier serials except the newest `keep`, and return them. The caller holds the lock."""
+        removed = self.serials()[:-keep]
+        for serial in removed:
+            self.backend.delete(outcome_key(serial))
+            self.backend.delete(serial_key(serial))
+        return removed
+
     def read_history(self, limit: int | None = None) -> list[HistoryEntry]:
         """Return at most `limit` committed serials, the newest first. Raises MZ030 for a damaged one."""
         entries: list[HistoryEntry] = []

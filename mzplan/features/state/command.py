@@ -252,6 +252,26 @@ def state_unlock(invocation: Invocation, lock_id: str) -> None:
     )
 
 
+@_subcommand("prune", changing=True)
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="N",
+    help="How many serials before the current one to keep.",
+)
+def state_prune(invocation: Invocation, keep: int) -> None:
+    """Remove old serials from the history.
+
+    `rollback`, `history` and `pull --serial` no longer find them. For `gc`, storage that only removed serials
+    name is foreign.
+    """
+    store = invocation.project().store
+    with store.lock("state prune", LOCK_WAIT):
+        removed = store.prune_history(keep)
+    invocation.result({"removed": removed}, f"Removed {count(len(removed), 'serial')} from the history.")
+
+
 @_subcommand("gc")
 @click.option(
     "--apply",

@@ -129,6 +129,18 @@ def test_a_rollback_commits_an_earlier_serial(folder: Path) -> None:
     assert found["code"] == "MZ038" and "`mzplan history` lists them" in found["hint"]
 
 
+def test_old_serials_are_pruned(folder: Path) -> None:
+    for verb in ("pause", "resume", "pause"):
+        mzplan(folder, verb, "source.orders")
+    serials = [one["serial"] for one in mzplan(folder, "history", "--json").json()["history"]]
+    assert serials == [4, 3, 2, 1]
+    assert mzplan(folder, "state", "prune", "--keep", "2").out == "Removed 1 serial from the history.\n"
+    assert mzplan(folder, "state", "prune", "--keep", "2", "--json").json()["removed"] == []
+    assert [one["serial"] for one in mzplan(folder, "history", "--json").json()["history"]] == serials[:3]
+    assert mzplan(folder, "state", "rollback", "1", "--auto-approve").code == 7
+    assert mzplan(folder, "state", "rollback", "2", "--auto-approve").code in (0, 8)
+
+
 def test_a_state_is_pulled_and_pushed_only_where_it_belongs(folder: Path, tmp_path: Path) -> None:
     data = (folder / STATE).read_bytes()
     copy = tmp_path / "copy.json"
