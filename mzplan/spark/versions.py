@@ -8,7 +8,6 @@ from mzplan.host.spark_lines import LINES, NEWEST, SparkLine
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.observed import Versions
-from mzplan.model.words import count
 from mzplan.warehouse.checkpoints import LAYOUT, Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, name_list
 
@@ -89,16 +88,20 @@ def require_features(
 
 
 def _unsupported(table: str, address: Address, missing: list[str], line: SparkLine | None) -> MzplanError:
-    features = "that feature" if len(missing) == 1 else "those features"
+    number, names = len(missing), name_list(missing)
+    features = "that feature" if number == 1 else "those features"
+    if line is None:
+        return error(
+            "MZ281.no-delta", address=address, table=table, number=number, missing=names, features=features
+        )
     return error(
-        "MZ281",
-        f"{address} needs features that its runner's Delta doesn't support",
-        f"{table} has {count(len(missing), 'feature')} missing in this runner's Delta: {name_list(missing)}.",
-        f"Delta {line.delta} has {features}: run it on Spark {line.spark} (pip install "
-        f"'pyspark=={line.tested[-1]}'; where spark-submit starts it, with the --packages of docs/deploy.md)"
-        if line is not None
-        else f"no Delta that this mzplan supports has {features}: remove {features} from the table "
-        "(ALTER TABLE … DROP FEATURE), or use another table",
+        "MZ281.newer-delta",
         address=address,
-        kind="unfit",
+        table=table,
+        number=number,
+        missing=names,
+        features=features,
+        delta=line.delta,
+        spark=line.spark,
+        tested=line.tested[-1],
     )
