@@ -216,12 +216,13 @@ def _pairs(
 def _with_manual_reason(change: Change, before: ResourceState, after: ResourceState, serial: int) -> Change:
     """Return a change with its real reason, if no difference of the bodies explains it.
 
-    A new secret value (as the record says) or a manual command caused it.
+    A new secret value or version of a function (as the record says), or a manual command, caused it.
     """
     if change.fields or change.triggered_by:
         return change
-    if (because := after.because) is not None and (because.cause, because.serial) == ("secret", serial):
-        return dataclasses.replace(change, reason=because.detail, cause="secret")
+    because = after.because
+    if because is not None and because.cause in ("secret", "upgrade") and because.serial == serial:
+        return dataclasses.replace(change, reason=because.detail, cause=because.cause)
     if before.tasks != after.tasks:
         return dataclasses.replace(change, reason=task_reason(before, after), cause="hand")
     if before.restart_token != after.restart_token:

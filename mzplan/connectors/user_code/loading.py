@@ -17,13 +17,12 @@ from typing import Any
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.user_code.failures import failed
-from mzplan.connectors.user_code.packages import installed_version, package_of, require_package
+from mzplan.connectors.user_code.packages import package_of, remember_version, require_package
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.user_functions import CODE, FunctionName, digest_of_code, function_of
 
 _lock = threading.RLock()
 _modules: dict[str, ModuleType] = {}  # by name; of committed texts
-_versions: dict[str, str | None] = {}  # by package; when its first function was loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,6 @@ def load_function(query: ResolvedQuery) -> LoadedFunction:
     if requires:
         require_package(query.address, requires)
     with _lock:
-        package = package_of(name, requires)
-        version = _versions.setdefault(package, installed_version(package)) if package else None
         try:
             if name.is_in_project:
                 module = _module_of_text(name, str(query.description.body.get(CODE, "")))
@@ -75,7 +72,8 @@ def load_function(query: ResolvedQuery) -> LoadedFunction:
     function = getattr(module, name.name, None)
     if not callable(function):
         raise error("MZ361.no-function", address=query.address, module=name.module, name=name.name)
-    return LoadedFunction(name, function, package, version or "")
+    package = package_of(name, requires)
+    return LoadedFunction(name, function, package, remember_version(package))
 
 
 def _module_of_text(function: FunctionName, text: str) -> ModuleType:
@@ -104,7 +102,7 @@ def _require_installed(query: ResolvedQuery, function: FunctionName) -> None:
     Such a file isn't committed, and a checkout may have brought it.
     """
     top = function.module.partition(".")[0]
-    if package_of(function, ""):
+    if package_of(function):
         return
     folder = Path(query.directory).resolve()
     found = [

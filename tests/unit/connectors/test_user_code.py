@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 
 from mzplan.connectors.admission import GuardedSecrets
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
-from mzplan.connectors.user_code import loading, packages
+from mzplan.connectors.user_code import packages
 from mzplan.connectors.user_code.failures import failed_in_task
 from mzplan.connectors.user_code.loading import load_function
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -91,7 +91,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     packages._distributions.cache_clear()
     yield site
     packages._distributions.cache_clear()
-    loading._versions.clear()
+    packages._imported.clear()
     for name in [name for name in sys.modules if name.startswith("shop_words")]:
         del sys.modules[name]
 
@@ -114,6 +114,13 @@ def test_a_package_is_imported_and_its_version_is_known(tmp_path: Path, package:
     # The version that was imported counts, not the one that has been installed over it.
     (package / "shop_words-1.4.2.dist-info/METADATA").write_text("Name: shop-words\nVersion: 1.5\n")
     assert load_function(query(tmp_path, "shop_words.text:loud")).release == "shop-words 1.4.2"
+    asked = query(
+        tmp_path, "shop_words.text:loud", requires="Shop_Words<1.5"
+    )  # another spelling is no change
+    assert load_function(asked).release == "shop-words 1.4.2"
+    assert (
+        "1.4.2 is installed" in problem(tmp_path, "shop_words.text:loud", requires="shop-words>=1.5").summary
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,7 +218,7 @@ def test_a_policy_lists_the_functions_that_may_run(tmp_path: Path) -> None:
 
 def test_another_release_continues_only_by_the_authors_word(tmp_path: Path, package: Path) -> None:
     def at_start(version: str, digest: str, state: str) -> str:
-        loading._versions["shop-words"] = version
+        packages._imported["shop-words"] = version
         asked = query(tmp_path, "shop_words.text:loud", digest=digest, state=state)
         assert asked.checkpoint is not None
         return take_release(asked.checkpoint, asked, load_function(asked))
