@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mzplan.warehouse.folder import Folder, decoded, decoding, open_folder, read_text, replace_file
@@ -16,6 +17,9 @@ from mzplan.warehouse.step_record import StepRecord
 
 _MOVED = "mzplanMoved"  # in a step's settings: the step only moved the checkpoint
 _REREAD_STEPS = 3  # that Spark reads at a start: the last done step, the one before, and an interrupted one
+_BEGAN = "batchTimestampMs"
+_FIRST = ("v1", '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}')  # the head of a first step
+_NONE = "-"  # the position of a source of which nothing is read
 _NO_WATERMARK = b'v1\n{"nextBatchWatermarkMs":0}'
 
 
@@ -93,7 +97,7 @@ class CheckpointLog:
         if len(lines) < 3:
             return None, None
         with decoding(f"{self.spark}/offsets/{step}"):
-            began = json.loads(lines[1]).get("batchTimestampMs")
+            began = json.loads(lines[1]).get(_BEGAN)
             offsets = [_parsed(line) for line in lines[2:]]
             return offsets[0] if len(offsets) == 1 else offsets, began / 1000 if began else None
 
@@ -107,17 +111,26 @@ class CheckpointLog:
         replace_file(folder, "metadata", json.dumps({"id": query_id}).encode())
         self._write_done(0, [*head, position], earlier._last_commit())
 
-    def plan(self, position: str) -> None:
-        """Plan the next step, as Spark would, to read up to `position`. It runs at the next start.
-
-        The query must not run."""
-        committed = self.committed()
+    def plan(self, *positions: str) -> None:
+        """Plan the next step, as Spark would, to read up to these positions. It runs at the next start, even
+        if it reads nothing. The query must not run. It gets an id if it has none yet."""
+        if self.query_id() is None:  # Spark wants it beside offsets
+            replace_file(open_folder(self.spark), "metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
+        committed, now = self.committed(), int(time.time() * 1000)
         with decoding(f"{self.spark}/offsets/{committed}"):
-            version, settings = self.lines(committed)[:2]
+            version, settings = self.lines(committed)[:2] or _FIRST
             kept_settings = {name: value for name, value in json.loads(settings).items() if name != _MOVED}
-        self._write_offsets(
-            committed + 1, [version, json.dumps(kept_settings, separators=(",", ":")), position]
-        )
+        lines = [version, json.dumps({**kept_settings, _BEGAN: now}, separators=(",", ":")), *positions]
+        self._write_offsets(committed + 1, lines)
+
+    def finish(self, step: int) -> None:
+        """Record a planned step as done, because its rows are written. The query must not run."""
+        replace_file(self._commits, str(step), self._last_commit())
+
+    def mark_unwritten(self, step: int) -> None:
+        """Mark a step that has nothing to write, so that nobody misses its commit in the table."""
+        lines = self.lines(step)
+        self._write_offsets(step, [lines[0], _as_moved(lines[1]), *lines[2:]])
 
     def replace(self, step: int, position: str) -> None:
         """Replace the position at which a step ends, if the log has the step. The query must not run."""
@@ -139,6 +152,30 @@ class CheckpointLog:
         for step, lines in fitted.items():
             if lines is not None and None not in fitted.values() and lines != self.lines(step)[2:]:
                 self._write_offsets(step, [*self.lines(step)[:2], *lines])
+
+    def set_tables(self, ends: Mapping[str, str], oldest: Mapping[str, int]) -> None:
+        """Give the recent offsets a line for each of these Delta tables, in this order, and for no other.
+
+        `ends`: for each table, the position up to which a planned step reads it if it hasn't read it before,
+        or if its log no longer has the version after that. `oldest`: the oldest version in each log. The
+        query must not run."""
+        committed = self.committed()
+        for step in self._reread():
+            head, lines = self.lines(step)[:2], self.lines(step)[2:]
+            positions = {
+                table_of(offset): line
+                for line, offset in zip(lines, map(_parsed, lines), strict=True)
+                if isinstance(offset, dict) and _version(offset) >= oldest.get(str(table_of(offset)), 0)
+            }
+            fitted = [positions.get(table, end if step > committed else _NONE) for table, end in ends.items()]
+            if fitted != lines:
+                self._write_offsets(step, [*head, *fitted])
+
+    def positions(self, ends: Mapping[str, str]) -> list[str]:
+        """Return where the last done step has read these tables; for other tables, their `ends`."""
+        lines = self.lines(self.committed())[2:]
+        positions = {table_of(_parsed(line)): line for line in lines}
+        return [positions.get(table, end) for table, end in ends.items()]
 
     def _reread(self) -> list[int]:
         """Return the steps whose offsets Spark reads at a start."""
@@ -168,8 +205,7 @@ class CheckpointLog:
         This step replaces a step that is planned but not done. The query must not run."""
         head = self.lines(self.newest())[:2]
         if len(head) < 2:
-            settings = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
-            head = ["v1", json.dumps(settings)]
+            head = [_FIRST[0], json.dumps({**json.loads(_FIRST[1]), _BEGAN: int(time.time() * 1000)})]
         head[1] = _as_moved(head[1])
         self._write_done(self.committed() + 1, [*head, position], self._last_commit())
 
@@ -249,11 +285,22 @@ def table_of(offset: Any) -> Any:
     return offset.get("reservoirId") if isinstance(offset, dict) else None
 
 
+def position_after(table: str, version: int) -> str:
+    """Return Delta's position after all rows of a version of a table, for `plan`."""
+    offset = {"sourceVersion": 1, "reservoirId": table, "reservoirVersion": version + 1, "index": -1}
+    return json.dumps({**offset, "isStartingVersion": False}, separators=(",", ":"))
+
+
+def _version(offset: Mapping[str, Any]) -> int:
+    with decoding("an offset"):
+        return int(offset["reservoirVersion"])
+
+
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return None if text in ("", "-") else text
+        return None if text in ("", _NONE) else text
 
 
 def _log_offset(offset: Any) -> int:

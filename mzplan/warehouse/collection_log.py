@@ -216,6 +216,17 @@ def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[i
         return (first, last) if first <= last else None
 
 
+def version_read(offset: Any) -> int | None:
+    """Return the newest version of which an offset of Delta has read rows; None if it doesn't say.
+
+    Raises OSError for an invalid offset."""
+    if not isinstance(offset, dict) or "reservoirVersion" not in offset:
+        return None
+    with decoding("an offset"):
+        is_begun = offset.get("isStartingVersion") or int(offset.get("index", -1)) >= 0
+        return int(offset["reservoirVersion"]) - (0 if is_begun else 1)
+
+
 def steps_of(collection: CollectionLog, first: int, last: int) -> tuple[tuple[int, int] | None, int | None]:
     """Return the first and last step in these versions, and their rows; None for unknown values."""
     commits = list(filter(None, map(collection.commit, range(first, last + 1))))

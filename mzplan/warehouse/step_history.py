@@ -15,6 +15,7 @@ from mzplan.model.address import Place
 from mzplan.warehouse.checkpoint_log import CheckpointLog, table_of
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecords, collection_path
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, steps_of, versions_between
+from mzplan.warehouse.current_steps import CurrentSteps
 from mzplan.warehouse.folder import decoding
 from mzplan.warehouse.log_entries import Commit
 from mzplan.warehouse.step_index import ForeignVersion, StepIndex
@@ -40,11 +41,18 @@ class StepHistory:
     """
 
     def __init__(
-        self, warehouse: str, place: Place, source: Place | None = None, *, writes_all_rows: bool = True
+        self,
+        warehouse: str,
+        place: Place,
+        source: Place | None = None,
+        *,
+        writes_all_rows: bool = True,
+        recomputes: bool = False,
     ):
         self._writes_all_rows = writes_all_rows
         self.warehouse = warehouse
         checkpoint = self._checkpoint = Checkpoint.of(warehouse, *place)
+        self._current = CurrentSteps(checkpoint.folder) if recomputes else None
         self._table: str | None = None  # the id of the collection's table, once known
         self.is_source = source is None
         self.written = source or place  # the place of the collection
@@ -61,10 +69,14 @@ class StepHistory:
             migrated = self._checkpoint.migrated_rows() if records and records[0].step == 0 else None
             if migrated is not None:
                 records[0] = replace(records[0], migrated=migrated.generation)
-            return records
+            return [self._with_refresh(record) for record in records]
         records = sink_tail(self.log, self.collection, last, upto)
         records = records if self._writes_all_rows else [replace(record, rows=None) for record in records]
         return [self._own_values(record) for record in records]
+
+    def _with_refresh(self, record: StepRecord) -> StepRecord:
+        step = self._current.at(record.step) if self._current is not None else None
+        return replace(record, refreshed=step.summary()) if step is not None else record
 
     def foreign_commits(self, first: StepRecord) -> list[Commit]:
         """Return the commits after a step in which another writer changed rows of the collection.
@@ -251,6 +263,8 @@ def in_flight(
     step = log.newest()
     if step < 0 or (last is not None and step <= last.step):
         return None
+    if step <= log.committed() and not log.is_written(step):
+        return None  # it had nothing to write
     start, end, began = log.range_of(step, last)
     record = (
         _sink_step(collection, step, start, end, began)

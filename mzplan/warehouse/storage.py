@@ -57,11 +57,17 @@ _GENERATION = re.compile(r"g[1-9][0-9]{0,17}")
 
 
 def missing_storage(
-    warehouse: str, address: Address, place: Place, reads: Mapping[Address, Place]
+    warehouse: str,
+    address: Address,
+    place: Place,
+    reads: Mapping[Address, Place],
+    *,
+    needs_each_step: bool = True,
 ) -> tuple[Diagnostic, ...]:
     """Return MZ161, MZ166 and MZ194 for missing storage of a query that has already run.
 
     `place` is the id and generation of its checkpoint; `reads` are the places of the collections it reads.
+    `needs_each_step`: whether the query must read each step of them, or can read them as they are now.
     Storage that can't be checked counts as present.
     """
     diagnostics: list[Diagnostic] = []
@@ -80,7 +86,7 @@ def missing_storage(
                 return (*diagnostics, not_begun)
             if not address.writes_collection:
                 diagnostics += _missing_collection(warehouse, address, owner, place_read)
-            if not diagnostics:
+            if not diagnostics and needs_each_step:
                 given_up_steps = find_given_up_steps(
                     StepHistory(warehouse, place, place_read), StepHistory(warehouse, place_read)
                 )
