@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from mzplan.schema.faults import SCHEMA_OF, TYPED, XPATH, is_ddl
 from mzplan.schema.functions import functions
@@ -29,6 +29,23 @@ _EXPRESSION_OF_ROWS = re.compile(
     r"expressions\.aggregate\.(?!\w*(?:UDAF|UserDefined|ScalaAggregator|V2Aggregator))\w+\$?|"
     rf"{_ROW}{_NOT_OF_ROW})"
 )
+# A query over tables may also have window functions and subqueries, whose plans are checked by themselves.
+_WINDOW = (
+    r"Window(?:Expression|SpecDefinition)|UnresolvedWindowExpression|"
+    r"(?:Specified|Unspecified)(?:Window)?Frame"
+)
+_EXPRESSION_OF_TABLES = re.compile(
+    rf"{_EXPRESSION_OF_ROWS.pattern}|{re.escape(CATALYST)}expressions\."
+    rf"(?:Exists|ListQuery|ScalarSubquery|InSubquery|{_WINDOW})\$?"
+)
+Scope = Literal["row", "streams", "tables"]
+"""What an expression belongs to: one row, or a query over streams or tables. Inputs of such a query have no
+columns reserved by mzplan."""
+_PATTERNS: Mapping[Scope, re.Pattern[str]] = {
+    "row": _EXPRESSION,
+    "streams": _EXPRESSION_OF_ROWS,
+    "tables": _EXPRESSION_OF_TABLES,
+}
 _UNRESOLVED = {
     f"{CATALYST}analysis.Unresolved{name}"
     for name in ("Attribute", "Function", "ExtractValue", "Star", "StarExceptOrReplace", "Alias")
@@ -124,19 +141,15 @@ class ExpressionCheck:
         """Return the class of each node of a tree, parents first."""
         return _lines(tree.map(self._class))
 
-    def problem_of_parsed(self, tree: Any, *, of_rows: bool = False) -> str:
-        """Return a sentence about the first forbidden part of a parsed expression; "" without one.
-
-        `of_rows`: the expression belongs to a query over several rows. Inputs of such a query have no columns
-        reserved by mzplan.
-        """
-        allowed = _UNRESOLVED_OF_ROWS if of_rows else _UNRESOLVED
-        pattern = _EXPRESSION_OF_ROWS if of_rows else _EXPRESSION
+    def problem_of_parsed(self, tree: Any, scope: Scope = "row") -> str:
+        """Return a sentence about the first forbidden part of a parsed expression; "" without one."""
+        allowed = _UNRESOLVED if scope == "row" else _UNRESOLVED_OF_ROWS
+        pattern = _PATTERNS[scope]
         classes, names = self.classes(tree), _lines(tree.map(self._name))
         if len(classes) != len(names):
             return "It has a name with a line break."
         for number, (class_, name) in enumerate(zip(classes, names, strict=True)):
-            if number and class_.startswith(_STAR) and not of_rows:
+            if number and class_.startswith(_STAR) and scope == "row":
                 return "A star in a call would include mzplan's own columns."
             if class_ == _FUNCTION and (problem := self._problem_of_call(tree, name)):
                 return problem
@@ -159,9 +172,9 @@ class ExpressionCheck:
             return f"{name} takes its types as DDL text, or from schema_of_…"
         return ""
 
-    def problem_of_analysed(self, node: Any, *, of_rows: bool = False) -> str:
+    def problem_of_analysed(self, node: Any, scope: Scope = "row") -> str:
         """Like problem_of_parsed, for the expressions of one node of an analysed plan."""
-        pattern = _EXPRESSION_OF_ROWS if of_rows else _EXPRESSION
+        pattern = _PATTERNS[scope]
         classes = _lines(node.expressions().flatMap(self._classes).distinct())
         refused = next((class_ for class_ in classes if not pattern.fullmatch(class_)), None)
         return _not_allowed(refused) if refused is not None else ""

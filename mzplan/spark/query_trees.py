@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mzplan.spark.expression_trees import CATALYST, ExpressionCheck, class_of, short_name, time_in
+from mzplan.spark.expression_trees import (
+    CATALYST,
+    ExpressionCheck,
+    Scope,
+    class_of,
+    short_name,
+    time_in,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,6 +38,14 @@ _PARSED = _COMMON | {
 # Spark turns overlapping windows into Expand.
 _ANALYSED = _COMMON | {
     f"{_LOGICAL}{name}" for name in ("CTERelationDef", "CTERelationRef", "Expand", "WithCTE")
+}
+# A query over tables may also have these, because its rows are computed again.
+_OF_TABLES = {
+    f"{_LOGICAL}{name}"
+    for name in (
+        *("Except", "GlobalLimit", "Intersect", "LocalLimit", "Offset", "Sort", "Window"),
+        "WithWindowDefinition",
+    )
 }
 # SQL's names of the clauses that aren't allowed, by the nodes that Spark's parser makes from them.
 _CLAUSES = {
@@ -57,10 +72,13 @@ _CLAUSES = {
 
 
 class QueryCheck:
-    """Checks the plans of one query."""
+    """Checks the plans of one query. `of_tables`: it reads tables, not streams."""
 
-    def __init__(self, expressions: ExpressionCheck):
+    def __init__(self, expressions: ExpressionCheck, *, of_tables: bool = False):
         self._expressions = expressions
+        self._scope: Scope = "tables" if of_tables else "streams"
+        self._parsed = _PARSED | _OF_TABLES if of_tables else _PARSED
+        self._analysed = _ANALYSED | _OF_TABLES if of_tables else _ANALYSED
 
     def problem_of_parsed(self, plan: Any, names: Collection[str]) -> str:
         """Return a sentence about the first forbidden part of a parsed plan; "" without one.
@@ -71,12 +89,12 @@ class QueryCheck:
         while waiting:
             node, known = waiting.pop()
             class_ = class_of(node)
-            if class_ not in _PARSED:
+            if class_ not in self._parsed:
                 return _not_allowed(class_)
             if class_ == _RELATION and (problem := _problem_of_relation(node, known)):
                 return problem
             for expression in elements(node.expressions()):
-                if problem := self._expressions.problem_of_parsed(expression, of_rows=True):
+                if problem := self._expressions.problem_of_parsed(expression, self._scope):
                     return problem
             if class_ == _WITH:  # a CTE sees the inputs, and the CTEs before it
                 if any(node.productElement(place) is True for place in range(node.productArity())):
@@ -84,7 +102,7 @@ class QueryCheck:
                 for definition in elements(node.cteRelations()):
                     waiting.append((definition._2(), known))
                     known |= {str(definition._1()).lower()}
-            waiting += [(child, known) for child in elements(node.children())]
+            waiting += [(child, known) for child in _parts_of(node)]
         return ""
 
     def problem_of_analysed(self, plan: Any, inputs: Collection[Any]) -> str:
@@ -97,11 +115,11 @@ class QueryCheck:
                 if not any(node.child().sameResult(input_) for input_ in inputs):
                     return "It reads a relation that isn't an input of the view."
                 continue
-            if class_ not in _ANALYSED:
+            if class_ not in self._analysed:
                 return _not_allowed(class_)
-            if problem := self._expressions.problem_of_analysed(node, of_rows=True):
+            if problem := self._expressions.problem_of_analysed(node, self._scope):
                 return problem
-            waiting += elements(node.children())
+            waiting += _parts_of(node)
         return ""
 
 
@@ -116,7 +134,12 @@ def nodes_of(plan: Any) -> Iterator[tuple[str, Any]]:
         class_ = class_of(node)
         yield short_name(class_), node
         if class_ != _VIEW:
-            waiting += reversed(elements(node.children()))
+            waiting += reversed(_parts_of(node))
+
+
+def _parts_of(node: Any) -> list[Any]:
+    """Return the children of a plan's node, then the plans of the subqueries in its expressions."""
+    return [*elements(node.children()), *elements(node.subqueries())]
 
 
 def analysed_plan(rows: DataFrame) -> Any:

@@ -71,13 +71,52 @@ def refused_by_spark(query: ResolvedQuery, problem: BaseException) -> MzplanErro
     )
 
 
+def rows_of_tables(
+    session: SparkSession, sql: str, tables: Mapping[str, DataFrame], query: ResolvedQuery
+) -> DataFrame:
+    """Return the rows of a query over tables, which become temporary views with these names.
+
+    `sql`: the SQL of the view `query`, or made from it. Raises MzplanError MZ019 for SQL that views can't
+    have, or that Spark refuses.
+    """
+    try:
+        for name, rows in tables.items():
+            rows.createOrReplaceTempView(name)
+        return _checked(session, sql, query, tables, of_tables=True)
+    except MzplanError:
+        raise
+    except Exception as problem:
+        raise refused_by_spark(query, problem) from None
+
+
 def _run(session: SparkSession, query: ResolvedQuery, inputs: Mapping[str, DataFrame]) -> DataFrame:
     try:
         sql = sql_of(query.body["query"])
     except SqlTextError as refused:
         raise _not_allowed(query, f"{refused.problem[0].upper()}{refused.problem[1:]}.") from None
+    computed = _checked(session, sql, query, inputs, of_tables=False)
+    if query.body.get("output") == "update":
+        require_same_rows(computed, query)
+    return computed
+
+
+def require_same_rows(computed: DataFrame, query: ResolvedQuery) -> None:
+    """Raise MzplanError MZ019 if the query reads a text such as 'today', whose meaning changes."""
+    if time := time_in_plan(analysed_plan(computed)):
+        why = f"Spark reads '{time}' as a time that changes, but rows of this view are computed again."
+        raise _not_allowed(query, why)
+
+
+def _checked(
+    session: SparkSession,
+    sql: str,
+    query: ResolvedQuery,
+    inputs: Mapping[str, DataFrame],
+    *,
+    of_tables: bool,
+) -> DataFrame:
     spark: Any = session
-    check = QueryCheck(expression_check(spark.sparkContext._gateway))
+    check = QueryCheck(expression_check(spark.sparkContext._gateway), of_tables=of_tables)
     parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
     if problem := check.problem_of_parsed(parsed, inputs):
         raise _not_allowed(query, problem)
@@ -86,9 +125,6 @@ def _run(session: SparkSession, query: ResolvedQuery, inputs: Mapping[str, DataF
         analysed_plan(computed), list(map(analysed_plan, inputs.values()))
     ):
         raise _not_allowed(query, problem)
-    if query.body.get("output") == "update" and (time := time_in_plan(analysed_plan(computed))):
-        why = f"Spark reads '{time}' as a time that changes, but rows of this view are computed again."
-        raise _not_allowed(query, why)
     return computed
 
 

@@ -27,7 +27,7 @@ OBSERVATION = "mzplan"  # the metric's name in a stream's progress
 def row_hash(rows: DataFrame) -> Expression:
     """Return the hash of a row, over all columns of `rows`: a BIGINT."""
     types = {field.name: field.dataType for field in rows.schema.fields}
-    return f.xxhash64(*(_hashable(f.col(quoted(name)), types[name]) for name in hash_order(types)))
+    return f.xxhash64(*(without_maps(f.col(quoted(name)), types[name]) for name in hash_order(types)))
 
 
 def content_hash(rows: DataFrame) -> ContentHash:
@@ -66,31 +66,30 @@ def hash_from_progress(progress: Mapping[str, Any]) -> ContentHash | None:
     return _hash_from_sums(metric) if metric else None
 
 
-def _hashable(value: Expression, type_: DataType) -> Expression:
-    """Return the value with maps as arrays of their entries, in their stored order. Spark doesn't hash maps,
-    because equal maps may differ in order."""
+def without_maps(value: Expression, type_: DataType, *, is_sorted: bool = False) -> Expression:
+    """Return the value with maps as arrays of their entries, because Spark neither hashes nor compares maps.
+
+    `is_sorted`: sort the entries, so that equal maps have equal arrays. Otherwise, their stored order stays.
+    """
     from pyspark.sql import types as t
 
     if not _has_map(type_):
         return value
     match type_:
         case t.MapType():
-            return _hashable(
-                f.map_entries(value),
-                t.ArrayType(
-                    t.StructType(
-                        [t.StructField("key", type_.keyType), t.StructField("value", type_.valueType)]
-                    )
-                ),
-            )
+            fields = [t.StructField("key", type_.keyType), t.StructField("value", type_.valueType)]
+            entries = t.ArrayType(t.StructType(fields))
+            plain = without_maps(f.map_entries(value), entries, is_sorted=is_sorted)
+            return f.array_sort(plain) if is_sorted else plain
         case t.ArrayType():
-            return f.transform(value, lambda element: _hashable(element, type_.elementType))
+            element = type_.elementType
+            return f.transform(value, lambda item: without_maps(item, element, is_sorted=is_sorted))
         case t.StructType():
-            fields = [
-                _hashable(value.getField(field.name), field.dataType).alias(f"c{i}")
-                for i, field in enumerate(type_.fields)
+            inner = [
+                without_maps(value.getField(one.name), one.dataType, is_sorted=is_sorted).alias(f"c{i}")
+                for i, one in enumerate(type_.fields)
             ]
-            return f.when(value.isNotNull(), f.struct(*fields))
+            return f.when(value.isNotNull(), f.struct(*inner))
     raise AssertionError(f"{type_} holds no map")
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.columns import POSITION
 from mzplan.spark import query_trees
-from mzplan.spark.view_sql import rows_by_sql
+from mzplan.spark.view_sql import rows_by_sql, rows_of_tables
 from tests.hostile_queries import HOSTILE_QUERIES
 from tests.integration.spark_lab import Lab
 
@@ -200,6 +200,44 @@ def test_no_hostile_query_runs_if_the_parsed_tree_tells_nothing(
         if query and not _refusal(lab, session, fill(text)):
             let_through.append(text)
     assert set(let_through) <= set(ONLY_PARSED)
+
+
+# What a query over tables may have: its rows are computed again.
+OVER_TABLES = {
+    "SELECT id FROM orders SORT BY id",
+    "SELECT id, (SELECT max(id) FROM payments) AS n FROM orders GROUP BY id",
+    "SELECT id FROM orders WHERE id IN (SELECT id FROM payments) GROUP BY id",
+    "SELECT id FROM orders WHERE NOT EXISTS (SELECT 1 FROM payments p WHERE p.id = orders.id)",
+    "SELECT id, count(*) AS c FROM orders GROUP BY id ORDER BY c",
+    "SELECT id, count(*) AS c FROM orders GROUP BY id LIMIT 1",
+    "SELECT id, count(*) AS c FROM orders GROUP BY id OFFSET 1",
+    "SELECT id FROM orders INTERSECT SELECT id FROM payments",
+    "SELECT id FROM orders EXCEPT SELECT id FROM payments",
+    "SELECT id, sum(id) OVER (ORDER BY id) AS s FROM orders",
+    "SELECT id, row_number() OVER w AS n FROM orders WINDOW w AS (ORDER BY id)",
+}
+
+
+def test_no_hostile_query_over_tables_is_analysed(
+    lab: Lab, session: SparkSession, fill: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by itself nor in a subquery."""
+    query = resolve(lab.view("", "id BIGINT", []), lab.secrets, str(lab.folder))
+    tables = _all(session)
+
+    def analyse(_: SparkSession, sql: str) -> DataFrame:
+        raise AssertionError(f"analysed: {sql}")
+
+    monkeypatch.setattr(SparkSession, "sql", analyse)
+
+    def is_analysed(sql: str) -> bool:
+        with pytest.raises(MzplanError) as refused:
+            rows_of_tables(session, sql, tables, query)
+        return "analysed: " in str(refused.value.diagnostics[0].detail)
+
+    assert {text for text in HOSTILE_QUERIES if is_analysed(fill(text))} == OVER_TABLES
+    nested = (f"SELECT id FROM payments WHERE EXISTS ({text}\n)" for text in HOSTILE_QUERIES)
+    assert sum(is_analysed(fill(text)) for text in nested) <= len(OVER_TABLES)
 
 
 def _refusal(lab: Lab, session: SparkSession, sql: str) -> str | None:
