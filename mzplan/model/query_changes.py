@@ -72,6 +72,8 @@ class QueryChange:
     - `cost`: of a replace, unless the state is kept.
     - `sinks`: sinks below that keep rows of the former query. Empty if the view is replaced.
     - `is_rewritten`: both queries keep state and mean the same.
+    - `recomputes`: the view computes all rows again, and writes only the rows that differ. `cost` is then
+      what that reads.
     """
 
     diff: str
@@ -82,6 +84,7 @@ class QueryChange:
     cost: ReplaceCost | None = None
     sinks: tuple[Address, ...] = field(default=(), metadata=SPARSE)
     is_rewritten: bool = field(default=False, metadata=SPARSE)
+    recomputes: bool = field(default=False, metadata=SPARSE)
 
     @property
     def has_state(self) -> bool:

@@ -16,6 +16,7 @@ from mzplan.model.state import ResourceState
 from mzplan.plan.comparison import compare_resources
 from mzplan.plan.row_migration import sinks_continue
 from mzplan.schema.description import collection_columns
+from mzplan.schema.relations.outputs import recomputes
 
 Records = Mapping[Address, ResourceState]
 Causes = dict[Address, Effect]
@@ -69,13 +70,15 @@ class Dependencies:
         """Return the effect of a source's change on a query that reads its collection in this role.
 
         A query that reads a stream through `from` can continue after the rows that a new generation begins
-        with. A query that reads snapshots only restarts: each micro-batch reads the whole collection.
+        with. A query that reads snapshots, and a view that computes its rows again, only restarts: each
+        micro-batch reads the whole collection.
         """
         change = self._changes.get(source)
         if change is None or change.before is None or change.after is None:
             return {}
         if change.action == "replace":
-            restarts = role in reader.snapshots or (role == "from" and sinks_continue(change))
+            is_table = role in reader.snapshots or recomputes(reader.body)
+            restarts = is_table or (role == "from" and sinks_continue(change))
             return {source: "restart" if restarts else "replace"}
         if collection_columns(change.before) != collection_columns(change.after):
             return {source: "restart"}

@@ -52,7 +52,7 @@ from mzplan.plan.moves import (
     rename_records,
     undeclared_moves,
 )
-from mzplan.plan.query_change import query_change, with_query_effects, with_replace_costs
+from mzplan.plan.query_change import query_change, with_query_effects, with_recomputation, with_replace_costs
 from mzplan.plan.row_migration import check_migrations, predecessor_of
 from mzplan.plan.targets import with_targets
 from mzplan.plan.warnings import check_joins, check_mixed_results, check_shared_targets, with_inputs
@@ -257,6 +257,7 @@ class _Planner:
         fields: tuple[FieldChange, ...] = ()
         if before is not after:
             fields = weigh_references(compare_resources(before, after), effects.repointed)
+            fields = with_recomputation(fields, before, after)
         original = self.originals.get(address)
         if original is not None:
             fields = tuple(

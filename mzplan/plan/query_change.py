@@ -20,6 +20,7 @@ from mzplan.plan.function_change import function_change, function_properties
 from mzplan.schema.columns import Column, spark_type
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.nodes import QueryError
+from mzplan.schema.relations.outputs import recomputes
 from mzplan.schema.relations.parse import is_relational, parse_query
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.sql_text import tokens
@@ -65,6 +66,9 @@ def query_change(
     if old == new and states[0] == states[1]:
         return None
     diff = "\n".join(list(unified_diff(old, new, lineterm=""))[2:])
+    if recomputes(before.body) and recomputes(after.body):
+        why = "the view computes all rows again, and writes only the rows that differ"
+        return QueryChange(diff=diff, state="kept", because=why, recomputes=True)
     is_same = states[0] == states[1]
     if is_same and _may_have_keys(after, "\n".join(new), records[1]):
         is_same = _fields_in("\n".join(old)) == _fields_in("\n".join(new))
@@ -117,6 +121,24 @@ def _described(record: ResourceState, records: Records, property_: str) -> State
     return describe_state(str(record.body[property_]), inputs)
 
 
+def with_recomputation(
+    fields: tuple[FieldChange, ...], before: ResourceState, after: ResourceState
+) -> tuple[FieldChange, ...]:
+    """Return the field changes; a view that computes its rows again isn't replaced for some of them.
+
+    The schema lists these edits in `x-recomputed`.
+    """
+    if not (recomputes(before.body) and recomputes(after.body)):
+        return fields
+    properties = resource_kind(after.address.kind, after.type).schema["properties"]
+
+    def restarts(field: FieldChange) -> bool:
+        edit = "added" if field.before is None else "removed" if field.after is None else "changed"
+        return edit in properties.get(field.property_name, {}).get("x-recomputed", ())
+
+    return tuple(replace(field, effect="restart") if restarts(field) else field for field in fields)
+
+
 def with_query_effects(
     fields: tuple[FieldChange, ...], changed: QueryChange | None, after: ResourceState
 ) -> tuple[FieldChange, ...]:
@@ -138,7 +160,7 @@ def with_replace_costs(
     """
     return [
         replace(change, query=_costed(change, change.query, records, statuses))
-        if change.query is not None and change.query.has_state
+        if change.query is not None and (change.query.has_state or change.query.recomputes)
         else change
         for change in changes
     ]
@@ -150,6 +172,8 @@ def _costed(
     before = change.before
     assert before is not None, "only a committed view has a changed query"
     seen = before.observed_in(statuses)
+    if changed.recomputes:
+        return replace(changed, cost=_cost(change.after or before, seen, records, statuses))
     columns = changed.columns
     resumes = change.action != "replace"
     if resumes and seen is not None and seen.generation == before.generation:

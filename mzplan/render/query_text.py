@@ -28,6 +28,9 @@ def is_explained(change: Change, field: FieldChange) -> bool:
 def query_lines(change: Change) -> Iterator[str]:
     """Yield the verdict on a view's state, its changed columns, and the cost of a replace."""
     changed = change.query
+    if changed is not None and changed.recomputes and change.action != "replace":
+        cost = _cost(changed.cost) if changed.cost is not None else ""
+        yield f"{safe(changed.because)}{f'; it reads {cost}' if cost else ''}"
     if changed is None or not changed.has_state:
         return
     replaced = change.action == "replace"

@@ -9,6 +9,7 @@ from typing import Any
 from mzplan.schema.current.rules import check_current
 from mzplan.schema.relations.analysis import NAMES, PASSES, Pass
 from mzplan.schema.relations.names import resolve_names
+from mzplan.schema.relations.parse import is_relational
 
 _OVER_TABLES = "its query reads tables as they are, and keeps no state"
 _ONLY_CURRENT = "only a view with `output: current` computes its rows again"
@@ -50,6 +51,11 @@ _OUTPUTS: Mapping[str, Output] = {
     "update": _OF_STREAMS,
     "current": CURRENT,
 }
+
+
+def recomputes(body: Mapping[str, Any]) -> bool:
+    """Return whether this is the body of a view whose rows always follow from its newest query."""
+    return is_relational(body) and not output_of(body).streams
 
 
 def output_of(body: Mapping[str, Any]) -> Output:
