@@ -56,6 +56,7 @@ class RunFacts:
       yet.
     - `tasks_done`: the newest finished tasks of the query's generation.
     - `started_because`: why this run was started; None if another runner started it.
+    - `refreshed`: how the last step of a current view has computed its rows, as a clause.
     - `batch_seconds`: the duration of this run's last micro-batch.
     - `latency_seconds`: the age of that micro-batch's oldest record when the micro-batch ended
       (docs/metrics.md); None if unknown.
@@ -78,6 +79,7 @@ class RunFacts:
     written_with: Versions | None = field(default=None, metadata=SPARSE)
     tasks_done: tuple[TaskOutcome, ...] = field(default=(), metadata=SPARSE)
     started_because: Cause | None = field(default=None, metadata=SPARSE)
+    refreshed: str | None = field(default=None, metadata=SPARSE)
     batch_seconds: float | None = field(
         default=None, metadata=measure("Batch duration", "Duration of the last micro-batch.")
     )

@@ -28,6 +28,7 @@ from mzplan.operations.selection import ALL, Selection, choose
 from mzplan.plan.canaries import verdict_of
 from mzplan.plan.drift import DRIFT_BY_PROBLEM, drift_between, edits_by_hand
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.relations.outputs import recomputes
 from mzplan.schema.statement_options import StatementOptions
 from mzplan.warehouse.paths import absolute, local_path
 
@@ -282,7 +283,10 @@ def _storage_drift(project: Project, state: State, statuses: Mapping[str, Status
             if record is None or seen.step < 0 or seen.generation != record.generation:
                 continue
             reads = {read: state.resources[read].place for read in record.reads.values()}
-            for gone in missing_storage(warehouse, address, record.place, reads):
+            needs_each_step = not recomputes(record.body)
+            for gone in missing_storage(
+                warehouse, address, record.place, reads, needs_each_step=needs_each_step
+            ):
                 kind = DRIFT_BY_PROBLEM.get(gone.kind, "")
                 if kind == "checkpoint-missing" or (kind and address.writes_collection):
                     yield DriftItem(address=str(address), kind=kind, detail=f"{gone.summary}. {gone.detail}")

@@ -120,6 +120,7 @@ def query_to_json(query: QueryStatus) -> dict[str, Any]:
         "counters": encode(replace(seen.counters, starts={})) if seen.counters else None,
         "starts": dict(seen.counters.starts) if seen.counters else {},
         "started_because": cause_to_json(seen.started_because) if seen.started_because else None,
+        **({"refreshed": seen.refreshed} if seen.refreshed else {}),
         **({"tasks": _tasks_to_json(query)} if resource.own_tasks else {}),
         **({"task": encode(seen.task)} if seen.task is not None else {}),
     }

@@ -153,6 +153,12 @@ def _started(query: QueryStatus) -> str:
     return f"started for {cause_in_words(cause)}" if cause is not None and cause.detail != NEW else ""
 
 
+def _refreshed(query: QueryStatus) -> str:
+    """Return how the last step of a current view computed its rows."""
+    seen = observed(query)
+    return f"step {seen.step} {safe(seen.refreshed)}" if seen.refreshed and seen.step >= 0 else ""
+
+
 _PROBLEMS = (_error, _fault, _stale_inputs, _held, _waits, _warning)
 NOTES = (
     _error,
@@ -165,6 +171,7 @@ NOTES = (
     _written_with,
     _function,
     _state,
+    _refreshed,
     _tasks,
     _started,
 )

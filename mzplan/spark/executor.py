@@ -37,6 +37,7 @@ from mzplan.model.losses import FirstCopy
 from mzplan.model.observed import Counters
 from mzplan.model.tasks import TaskProgress
 from mzplan.schema.description import Description, InlinedConnection
+from mzplan.schema.relations.outputs import recomputes
 from mzplan.schema.user_functions import FunctionName, function_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
@@ -55,7 +56,7 @@ from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.tasks.open_tasks import check_arguments
 from mzplan.spark.versions import require_features, require_readable
-from mzplan.spark.views import QuerySessions, analysed, is_relational_view
+from mzplan.spark.views import QuerySessions, analysed, is_current_view, is_relational_view
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.elsewhere import stored_elsewhere
@@ -114,7 +115,13 @@ class SparkExecutor(SparkDriver):
 
     def missing_storage(self, description: Description) -> tuple[Diagnostic, ...]:
         reads = {read.address: read.place for read in description.inputs.values()}
-        missing = missing_storage(self._warehouse, description.address, description.place, reads)
+        missing = missing_storage(
+            self._warehouse,
+            description.address,
+            description.place,
+            reads,
+            needs_each_step=not recomputes(description.body),
+        )
         if missing and self._former_place:
             return (stored_elsewhere(self._former_place, self._warehouse, description.address),)
         return missing
@@ -220,7 +227,7 @@ class SparkExecutor(SparkDriver):
             require_release(checkpoint, query, function)
         rows = analysed(spark, query, self._connectors)
         ensure_columns(outputs_of(rows), query)
-        if is_relational_view(query) and not query.description.snapshots:
+        if is_relational_view(query) and not (is_current_view(query) or query.description.snapshots):
             require_place(checkpoint, query, tables_in_order(rows, query, self._warehouse))
 
     def _migration_problems(self, spark: SparkSession, query: ResolvedQuery) -> tuple[Diagnostic, ...]:

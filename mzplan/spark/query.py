@@ -45,7 +45,7 @@ class RunningQuery:
     `error`: the error that our own code raised in a batch.
     `warning`: the run's last warning.
     `malformed_records`: how many malformed records the run skipped or stored as dead letters.
-    `resumed`, `tasks_done`: see RunFacts.
+    `resumed`, `tasks_done`, `refreshed`: see RunFacts.
     `interruptions`: functions that interrupt a batch that waits for a server.
     `was_idle`: whether the run has finished a trigger.
     `written_with`: the Spark and Delta that wrote the checkpoint before, if they differ from these.
@@ -78,6 +78,11 @@ class RunningQuery:
     asked_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
     foreign_changes: ForeignChanges | None = None
+    refreshed: str | None = None
+
+    def note_refresh(self, how: str) -> None:
+        """Keep how the last step of a current view has computed its rows."""
+        self.refreshed = how
 
     def fail(self, problem: BaseException) -> None:
         """Keep the error of a batch: it says more than Spark's error about it."""
@@ -187,6 +192,7 @@ class RunningQuery:
             late_rows=newest.late_rows,
             null_time_rows=newest.null_time_rows,
             tasks_done=self.tasks_done,
+            refreshed=self.refreshed,
         )
 
     def _find_ending(self) -> Failure:

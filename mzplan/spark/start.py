@@ -20,6 +20,7 @@ from mzplan.schema.description import CollectionRead, Description, writes_all
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, read_table
+from mzplan.spark.current.run import CurrentRun
 from mzplan.spark.foreign_changes import ForeignChanges
 from mzplan.spark.function_releases import loaded_function, take_release
 from mzplan.spark.interrupted_steps import InterruptedSteps
@@ -41,7 +42,7 @@ from mzplan.spark.tasks.open_tasks import do_open_tasks
 from mzplan.spark.tasks.progress import TasksUnderWay
 from mzplan.spark.versions import take_over
 from mzplan.spark.view_functions import compute_of
-from mzplan.spark.views import QuerySessions, is_relational_view
+from mzplan.spark.views import QuerySessions, batch_session, is_current_view, is_relational_view
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.generation_move import GenerationMove, require_not_migrated
 from mzplan.warehouse.late_rows import rows_behind_watermark
@@ -99,6 +100,7 @@ class QueryStart:
             description.place,
             None if description.address.writes_collection or input_ is None else input_.place,
             writes_all_rows=writes_all(description.body),
+            recomputes=is_current_view(query),
         )
 
     def submit(self, versions: Versions | None) -> StreamingQuery:
@@ -111,9 +113,10 @@ class QueryStart:
         if (function := loaded_function(self._query)) is not None:
             running.function, running.release = function.name, function.release
             running.release_before = take_release(checkpoint, self._query, function)
-        if description.reads:  # finish a step that began before the query was changed
+        if description.reads and not is_current_view(self._query):
             if "from" in description.body:  # only such queries may read a source whose rows are migrated
                 self._move_to_generation()
+            # Finish a step that began before the query was changed.
             self._context.interrupted_steps.begin(description, checkpoint, running, self._run_once)
         running.written_with = take_over(checkpoint, self._query.address, versions)
         if description.address.writes_collection:
@@ -227,6 +230,8 @@ class QueryStart:
         """
         query = self._query
         connector = self._context.connectors.source(query.description.type)
+        if is_current_view(query):
+            return self._current_writer()
         if is_relational_view(query):
             return self._relational_writer(finishing=finishing)
         if not query.description.reads:
@@ -268,6 +273,29 @@ class QueryStart:
         }
         writer = run.writer(session, streams)
         self._own_collection()
+        return writer
+
+    def _current_writer(self) -> DataStreamWriter:
+        query, context = self._query, self._context
+        session = context.sessions.of(self._spark, query)
+        run = CurrentRun(
+            session=batch_session(self._spark),
+            query=query,
+            position=context.connectors.position(query.description),
+            checkpoint=self._checkpoint,
+            collection=self._collection,
+            paths={name: self._readable(read) for name, read in query.description.reads.items()},
+            fail=self._running.fail,
+            refreshed=self._running.note_refresh,
+            rewriting=context.collections.rewriting(self._collection),
+        )
+        streams = {
+            name: collection_stream(session, query, read, run.paths[name], begins=False, unlimited=True)
+            for name, read in query.description.reads.items()
+        }
+        writer = run.writer(streams)
+        self._own_collection()
+        run.plan()
         return writer
 
     def _sink_writer(self) -> DataStreamWriter:
@@ -341,7 +369,10 @@ class QueryStart:
     def _bound_late_rows(self, step: int) -> int | None:
         """Return at most how many late rows a step of a stateful view has dropped; None if unknown."""
         view = self._query.description
-        if not is_relational_view(self._query) or view.snapshots or self._running.function is not None:
+        query = self._query
+        if not is_relational_view(query) or is_current_view(query) or view.snapshots:
+            return None
+        if self._running.function is not None:
             return None  # a function's watermark is unknown
         return rows_behind_watermark(self._context.warehouse, view, self._checkpoint.log, step)
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 SKIP_CHANGES = {"skipChangeCommits": "true"}
 """The stream of a collection that only grows continues if another writer deletes rows (foreign_changes)."""
+_ALL_FILES = 2**31 - 1
 
 
 def trigger_interval(query: ResolvedQuery) -> str:
@@ -143,13 +144,21 @@ def read_changes(
 
 
 def collection_stream(
-    spark: SparkSession, query: ResolvedQuery, read: CollectionRead, collection: str, *, begins: bool
+    spark: SparkSession,
+    query: ResolvedQuery,
+    read: CollectionRead,
+    collection: str,
+    *,
+    begins: bool,
+    unlimited: bool = False,
 ) -> DataFrame:
-    """Return a collection as a stream, for a relational view or a function. `begins`: see rows_read."""
+    """Return a collection as a stream, for a relational view or a function: its rows or, of a keyed
+    collection, its changes. `begins`: see rows_read. `unlimited`: a micro-batch reads all that is there."""
     reader = _reader(spark, query, collection, begins)
-    if not keys_of(read.type, read.body):
-        reader = reader.options(**SKIP_CHANGES)
-    return reader.load(collection)
+    if unlimited:
+        reader = reader.option("maxFilesPerTrigger", _ALL_FILES)
+    options = CHANGE_FEED if keys_of(read.type, read.body) else SKIP_CHANGES
+    return reader.options(**options).load(collection)
 
 
 def _may_have_watermark(query: ResolvedQuery) -> bool:
@@ -169,5 +178,5 @@ def _reader(spark: SparkSession, query: ResolvedQuery, collection: str, begins: 
     elif begins and _may_have_watermark(query):
         # Delta reads a table's files by their ages. OPTIMIZE has moved old rows to new files, and in a later
         # micro-batch these rows would be late.
-        files = 2**31 - 1
+        files = _ALL_FILES
     return reader.option("maxFilesPerTrigger", files)

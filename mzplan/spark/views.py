@@ -7,6 +7,7 @@ the user or of a plug-in computes other views (view_functions).
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
@@ -16,8 +17,10 @@ from mzplan.model.address import Address
 from mzplan.schema.columns import POSITION, spark_type
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.relations.outputs import recomputes
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.view_query import is_row_view
+from mzplan.spark.current.rows import rows_of_query
 from mzplan.spark.progress import ProgressListener, listen
 from mzplan.spark.projection import analysed_rows, empty_rows
 from mzplan.spark.stream_rules import require_stream
@@ -33,6 +36,11 @@ def is_relational_view(query: ResolvedQuery) -> bool:
     if not (address.reads_collections and address.writes_collection):
         return False
     return not is_row_view(resource_kind(address.kind, query.description.type), query.body)
+
+
+def is_current_view(query: ResolvedQuery) -> bool:
+    """Return whether this is a relational view whose query reads its inputs as tables, not as streams."""
+    return is_relational_view(query) and recomputes(query.body)
 
 
 class QuerySessions:
@@ -67,6 +75,13 @@ def own_session(spark: SparkSession) -> SparkSession:
     return session
 
 
+def batch_session(spark: SparkSession) -> SparkSession:
+    """Return a new session for batch queries of any size, whose joins and partitions Spark adapts."""
+    session = own_session(spark)
+    session.conf.set("spark.sql.adaptive.enabled", "true")
+    return session
+
+
 def analysed(spark: SparkSession, query: ResolvedQuery, connectors: Connectors) -> DataFrame:
     """Return the rows of a sink or view over empty inputs, without reading any table.
 
@@ -77,12 +92,17 @@ def analysed(spark: SparkSession, query: ResolvedQuery, connectors: Connectors) 
     if not is_relational_view(query):
         return analysed_rows(spark, query, position)
     session, compute = own_session(spark), compute_of(connectors, query)
+
+    def empty(reads: Mapping[str, CollectionRead]) -> dict[str, DataFrame]:
+        return {
+            name: empty_rows(session, columns_of(read.type, read.body), connectors.position(read))
+            for name, read in reads.items()
+        }
+
+    if is_current_view(query):
+        return rows_of_query(session, empty(description.reads), query, position)
     streams = {name: _empty_stream(session, read, connectors) for name, read in description.reads.items()}
-    tables = {
-        name: empty_rows(session, columns_of(read.type, read.body), connectors.position(read))
-        for name, read in description.snapshots.items()
-    }
-    rows = rows_of_view(session, streams, tables, query, position, compute)
+    rows = rows_of_view(session, streams, empty(description.snapshots), query, position, compute)
     require_stream(rows, query)
     return rows
 

@@ -37,8 +37,9 @@ RUNNER = points("runner")
 CLAIMS = [Failpoint.STORAGE_JOURNALED, Failpoint.STORAGE_REMOVED]
 TABLES = [Failpoint.STORAGE_EXPIRED, Failpoint.STORAGE_MERGED, Failpoint.STORAGE_RECLAIMED]
 CANARY = points("canary")
-# On real servers: test_sink_kills.py, test_task_kills.py, tests/integration/spark/test_spark_task_kills.py.
-ELSEWHERE = points("source", "sink", "backfill", "replay", "dead-letters", "migration", "task")
+# On real servers: test_sink_kills.py, test_current_kills.py, test_task_kills.py,
+# tests/integration/spark/test_spark_task_kills.py.
+ELSEWHERE = points("source", "view", "sink", "backfill", "replay", "dead-letters", "migration", "task")
 
 # Maintains a collection, and says what its tables were asked for.
 MAINTAIN = """

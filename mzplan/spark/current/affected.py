@@ -1,0 +1,98 @@
+"""The rows of a current view that the changed rows of its inputs can affect, found by their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.merges import CHANGE_FEED
+from mzplan.connectors.frames.types import quoted
+from mzplan.schema.columns import OWN, Column, spark_type
+from mzplan.schema.current.rows import ANY, CHANGED
+from mzplan.schema.current.trace import Trace
+from mzplan.schema.current.tracing import trace_of
+from mzplan.schema.description import CollectionRead
+from mzplan.schema.relations.nodes import QueryError
+from mzplan.schema.relations.tree import Input
+from mzplan.schema.source_columns import columns_of, keys_of
+from mzplan.spark.current.rows import declared
+from mzplan.spark.view_sql import rows_of_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_MOST_BROADCAST = 1_000_000  # keys that each executor may get
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedKeys:
+    """Values of `names`, cached and each once. All rows with other values stay as they are."""
+
+    rows: DataFrame
+    names: tuple[str, ...]
+    count: int
+
+    def among(self, rows: DataFrame) -> DataFrame:
+        """Return the affected ones of these rows."""
+        # Under other names, because Spark would confuse columns that come from the same input.
+        renamed = self.rows.select(*(f.col(quoted(n)).alias(_name(i)) for i, n in enumerate(self.names)))
+        keys = f.broadcast(renamed) if self.count <= _MOST_BROADCAST else renamed
+        matches = [rows[quoted(n)].eqNullSafe(keys[_name(i)]) for i, n in enumerate(self.names)]
+        return rows.join(keys, matches, "left_semi")
+
+    def close(self) -> None:
+        """Release the cached keys."""
+        self.rows.unpersist()
+
+
+def _name(number: int) -> str:
+    return f"{OWN}affected{number}"
+
+
+def trace_of_view(query: ResolvedQuery) -> Trace:
+    """Return the trace of a current view's query."""
+    inputs = {}
+    for name, read in query.description.reads.items():
+        columns = (Column(c.name, spark_type(c.type), c.nullable) for c in columns_of(read.type, read.body))
+        keys = keys_of(read.type, read.body)
+        inputs[name] = Input(tuple(columns), str(read.address), stream=False, key=keys)
+    try:
+        return trace_of(query.body["query"], inputs, query.body)
+    except QueryError as refused:  # by the rules of another version of mzplan
+        return Trace(why_full=refused.problem)
+
+
+def changed_rows(session: SparkSession, path: str, read: CollectionRead, first: int, last: int) -> DataFrame:
+    """Return the rows that changed in these versions of a collection, as they were before and after."""
+    reader = session.read.format("delta").options(**CHANGE_FEED, startingVersion=first, endingVersion=last)
+    return declared(reader.load(path), read)
+
+
+def affected_keys(
+    session: SparkSession,
+    trace: Trace,
+    tables: Mapping[str, DataFrame],
+    changed: Mapping[str, DataFrame],
+    query: ResolvedQuery,
+) -> AffectedKeys:
+    """Return the keys of the rows that changed rows can affect.
+
+    `tables`: the rows of each input after the changes, by name. `changed`: the changed rows of the inputs
+    that have some, at least one of which the trace follows.
+    """
+    none = {name: rows.limit(0) for name, rows in tables.items()}
+    relations: dict[str, DataFrame] = {}
+    for name, rows in tables.items():
+        relations[f"{CHANGED}{name}"] = changed.get(name, none[name])
+        relations[f"{ANY}{name}"] = rows.unionAll(changed[name]) if name in changed else rows
+    found = [
+        rows_of_tables(session, affected.sql, relations, query)
+        for affected in trace.affected
+        if affected.input in changed
+    ]
+    keys = reduce(lambda one, other: one.unionAll(other), found).distinct().persist()
+    return AffectedKeys(keys, trace.keys, keys.count())
