@@ -98,7 +98,8 @@ def command_verify(
     stops at the first difference, with exit code 1.
 
     If a view joins or aggregates, --from-upstream recomputes the whole view from all rows that the view has
-    read up to the last step, and compares the result with the view's collection at that step.
+    read up to the last step, and compares the result with the view's collection at that step. A view with
+    `output: current` is always recomputed: by a batch query over its inputs, as the last step has read them.
 
     With --content, mzplan compares the rows in the sink's target with the rows that the collection should
     have produced, and exits with code 1 if rows are missing, duplicate, or extra.

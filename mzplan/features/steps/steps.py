@@ -14,6 +14,7 @@ from mzplan.operations.project import Project, Reporter, locked, read_state, unr
 from mzplan.operations.selection import Selection
 from mzplan.operations.status import select
 from mzplan.schema.description import writes_all
+from mzplan.schema.relations.outputs import recomputes
 from mzplan.warehouse.damage import DamagedError
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.step_history import StepHistory, Steps, oldest_needed_step
@@ -84,7 +85,7 @@ def history_of(project: Project, state: State, resource: ResourceState) -> StepH
     if not resource.address.writes_collection:
         (source,) = resource.reads.values()
         return input_history(project, resource, state.resources[source])
-    return StepHistory(_warehouse(project), resource.place)
+    return StepHistory(_warehouse(project), resource.place, recomputes=recomputes(resource.body))
 
 
 def input_history(project: Project, resource: ResourceState, source: ResourceState) -> StepHistory:

@@ -70,6 +70,8 @@ def _row(record: StepRecord, is_source: bool) -> tuple[str, ...]:
 def _upstream(record: StepRecord) -> str:
     if record.migrated is not None:
         return f"the rows of generation {record.migrated}, up to {upstream_range(None, record.end)}"
+    if record.refreshed:
+        return safe(record.refreshed)
     if record.task is None:
         return upstream_range(record.start, record.end)
     again = f"once more ({record.task.kind})"

@@ -17,6 +17,7 @@ from mzplan.operations.connections import require_here
 from mzplan.operations.project import Project, Reporter, read_state, why_nothing_runs
 from mzplan.schema.columns import POSITION
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.relations.outputs import recomputes
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.view_query import is_row_view
 from mzplan.warehouse.content_hash import ContentHash, content_hash
@@ -94,15 +95,15 @@ def verify(
 
     Also find what other writers have changed since the first of them; with `shared`, they may add rows to a
     sink's target. Steps are replayed from the collection or, with `upstream`, from the upstream. `target`
-    opens the target of a sink. With `upstream`, a relational view without snapshots is recomputed as of the
-    last step instead; `recomputation` opens it."""
+    opens the target of a sink. A current view, and with `upstream` a relational view without snapshots, is
+    recomputed as of the last step instead; `recomputation` opens it."""
     state = read_state(project.store, reporter)
     resource = committed_record(state, address)
     if address.writes_target and upstream is not None:
         raise error("MZ094.cannot-read", address=address)
     require_here(project, state, [resource])
     history = history_of(project, state, resource)
-    if upstream is not None and _is_recomputed(resource):
+    if recomputes(resource.body) or (upstream is not None and _is_recomputed(resource)):
         recomputed, problems = recompute(project, state, resource, wanted, recomputation, reporter)
         return VerificationResult(
             address=address,
