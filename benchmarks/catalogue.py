@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from benchmarks import (
     avro,
+    current,
     ingest,
     kafka_sink,
     long_run,
@@ -35,5 +36,6 @@ BENCHMARKS: Mapping[str, Callable[[Stage], Table]] = {
     "many_views": many_views.measure,
     "recovery": recovery.measure,
     "views": views.measure,
+    "current": current.measure,
     "long_run": long_run.measure,
 }
