@@ -15,18 +15,18 @@ from mzplan.cli.arguments import QUERY, STEP
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.streams import unwritable
 from mzplan.features.snapshot.collection_snapshot import open_snapshot
-from mzplan.features.snapshot.row_files import json_lines, out_format_of, table_lines, texts, write_rows
 from mzplan.host.guarded_folder import open_whole
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode
 from mzplan.model.words import count
+from mzplan.render.row_files import json_lines, out_format_of, table_lines, texts, write_rows
 from mzplan.render.text import safe_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from mzplan.features.snapshot.collection_snapshot import CollectionSnapshot
-    from mzplan.features.snapshot.row_files import OutFormat
+    from mzplan.render.row_files import OutFormat
 
 _BINARY = ("parquet", "arrow")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from mzplan.connectors.local.row_files import read_rows
-from mzplan.features.snapshot.row_files import json_lines
+from mzplan.render.row_files import json_lines
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.description import Description
 from mzplan.warehouse.snapshot import snapshot_of

@@ -15,7 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from mzplan.connectors.local.row_files import read_rows
-from mzplan.features.snapshot.row_files import csv_line, out_format_of
+from mzplan.render.row_files import csv_line, out_format_of
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.snapshot import ConditionError, ensure_one_condition, snapshot_batches
