@@ -48,7 +48,7 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
     writes its target. Ends without a name (the console, most plug-ins) are left out. Relative paths start
     from `directory`; `warehouse` is an absolute path or URI.
     """
-    query = resolve(description, _Unresolved(directory, {}), directory)
+    query = resolve(description, UnresolvedSecrets(directory, {}), directory)
     connector = find_connector(description.type)
     ends = LineageNames()
     if connector is not None and connector.lineage_ends is not None:
@@ -84,13 +84,13 @@ def ddl_of(description: Description, directory: str) -> Ddl | None:
     connector = find_connector(description.type)
     if connector is None or connector.ddl is None:
         return None
-    query = resolve(description, _Unresolved(directory, {}), directory)
+    query = resolve(description, UnresolvedSecrets(directory, {}), directory)
     is_sink = description.address.writes_target
     return connector.ddl(query, outputs_without_spark(query) if is_sink else ())
 
 
-class _Unresolved(Secrets):
-    """Leaves each reference unresolved, because lineage and SQL must not contain secrets."""
+class UnresolvedSecrets(Secrets):
+    """Leaves each reference unresolved, for work that must neither contain nor send secrets."""
 
     def resolve(self, reference: str, *, current: bool = False) -> str:
         return reference

@@ -21,6 +21,7 @@ from mzplan.spark.settings import NO_PACKAGES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+NO_OPTIONS: Mapping[str, str] = {}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -46,18 +47,20 @@ class QueryToVerify:
 
 
 def open_command_session(
-    starting: Callable[[], None] = lambda: None, packages: Mapping[str, tuple[str, ...]] = NO_PACKAGES
+    starting: Callable[[], None] = lambda: None,
+    packages: Mapping[str, tuple[str, ...]] = NO_PACKAGES,
+    options: Mapping[str, str] = NO_OPTIONS,
 ) -> SparkSession:
-    """Open a command's session, whose log is discarded. See open_session for `packages` and the errors.
+    """Open a command's session, whose log is discarded. See open_session for its parameters and errors.
 
     `starting` is called first: it tells the user why the command takes longer.
     """
     starting()
     discard_java_output()
     if threading.current_thread() is not threading.main_thread():
-        return open_session("mzplan verify", {}, packages)
+        return open_session("mzplan verify", options, packages)
     _interruption.watch()
-    return _opened_on_a_thread(packages)
+    return _opened_on_a_thread(packages, options)
 
 
 def close_command_session(session: SparkSession) -> None:
@@ -74,14 +77,14 @@ def close_command_session(session: SparkSession) -> None:
         _interruption.unwatch()
 
 
-def _opened_on_a_thread(packages: Mapping[str, tuple[str, ...]]) -> SparkSession:
+def _opened_on_a_thread(packages: Mapping[str, tuple[str, ...]], options: Mapping[str, str]) -> SparkSession:
     """Open the session on a thread, because on the main thread PySpark replaces the SIGINT handler."""
     opened: list[SparkSession] = []
     problems: list[BaseException] = []
 
     def work() -> None:
         try:
-            opened.append(open_session("mzplan verify", {}, packages))
+            opened.append(open_session("mzplan verify", options, packages))
         except BaseException as problem:
             problems.append(problem)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Spark's default sets the permissions of each checkpoint file. On a local disk, Hadoop starts a `chmod`
 # process for each: some twenty per micro-batch. Both managers write a temporary file and rename it.
-_CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 class SparkDriver:
@@ -51,7 +51,7 @@ class SparkDriver:
                 return
             self._installation = Installation()
             is_local = local_path(self._warehouse) is not None
-            local = {_CHECKPOINT_FILES: current_line().local_checkpoints} if is_local else {}
+            local = {CHECKPOINT_FILES: current_line().local_checkpoints} if is_local else {}
             spark = open_session(
                 f"mzplan {self._context.project}",
                 {**local, **self._context.options},

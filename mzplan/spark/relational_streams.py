@@ -15,7 +15,7 @@ from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.views import Compute
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Place
-from mzplan.model.diagnostics import error
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table, table_at
 from mzplan.spark.projection import ensure_columns, outputs_of, with_all_columns
@@ -86,7 +86,10 @@ class RelationalRun:
             # by a column that isn't among them; a shuffle discards the order.
             batch = batch.repartition(int(self.query.body["partitions"])).persist()
             try:
-                self._require_one_row_a_key(batch)
+                keys = (f.col(quoted(key)) for key in self.query.keys)
+                counted = batch.groupBy(*keys).agg(f.count(f.lit(1)).alias(_ROWS))
+                if not counted.where(f.col(_ROWS) > 1).isEmpty():
+                    raise several_rows_for_one_key(self.query)
                 with self.rewriting:
                     merge(batch, step, table_at(self.collection), self.query.keys)
             finally:
@@ -133,14 +136,10 @@ class RelationalRun:
             self.fail(problem)
             raise
 
-    def _require_one_row_a_key(self, batch: DataFrame) -> None:
-        """Raise MzplanError MZ019 if several rows of a micro-batch have the same key."""
-        counted = batch.groupBy(*(f.col(quoted(key)) for key in self.query.keys)).agg(
-            f.count(f.lit(1)).alias(_ROWS)
-        )
-        if counted.where(f.col(_ROWS) > 1).isEmpty():
-            return
-        raise error("MZ019.several-rows-per-key", address=self.query.address, keys=self.query.keys)
+
+def several_rows_for_one_key(query: ResolvedQuery) -> MzplanError:
+    """Return the error for a micro-batch in which several rows have the same key."""
+    return error("MZ019.several-rows-per-key", address=query.address, keys=query.keys)
 
 
 def tables_in_order(rows: DataFrame, query: ResolvedQuery, warehouse: str) -> list[str | None]:

@@ -122,13 +122,22 @@ def rows_read(
     `begins`: whether the checkpoint is still empty. `view_keys`: the key columns of a keyed view. Raises
     MzplanError MZ019 for expressions that Spark refuses.
     """
-    reader = _reader(spark, query, collection, begins)
+    options = CHANGE_FEED if query.keys else SKIP_CHANGES
+    reader = _reader(spark, query, collection, begins).options(**options)
+    return rows_from(reader.load(collection), query, view_keys=view_keys)
+
+
+def rows_from(stream: DataFrame, query: ResolvedQuery, *, view_keys: Sequence[str] = ()) -> DataFrame:
+    """Return the rows that a sink or a view (see projection.read_by) computes from its collection's stream.
+
+    The stream of a keyed collection is its change feed. For the other parameters and errors, see rows_read.
+    """
     if query.keys:
-        feed = with_order(reader.options(**CHANGE_FEED).load(collection), query.columns)
+        feed = with_order(stream, query.columns)
         # A view's rows are found by key. A row that goes away is removed even if the condition leaves it out,
         # because it may have entered the view with other values.
         return with_change(project(feed, query, removed=IS_REMOVED if view_keys else "", keys=view_keys))
-    return project(reader.options(**SKIP_CHANGES).load(collection), query)
+    return project(stream, query)
 
 
 def read_changes(
