@@ -106,6 +106,9 @@ def show(stage: Stage) -> int:
     phases.wait_for("sums of all orders", lambda: sum(row[1] for row in spending(dsn)) == total)
     for row in spending(dsn):
         print("  ", *row)
+    say("mzplan test view.spending   (without servers)")
+    with phases.phase("mzplan test"):
+        stage.mzplan("test", "view.spending")
     good = total == 2 * ORDERS and restarted == {"source.orders", "source.customers"}
     print("\nIt works." if good else "\nThis isn't the expected result.", flush=True)
     return 0 if good else 1

@@ -17,11 +17,13 @@ from click.shell_completion import get_completion_class
 from mzplan.cli.arguments import SCHEMA
 from mzplan.cli.context import COMPLETE, Invocation, command
 from mzplan.cli.streams import unwritable
+from mzplan.config.project_files import TESTS_FOLDER
 from mzplan.host.checkout import FOLDER, refuse_unused
 from mzplan.host.files import make_private_folder
 from mzplan.host.guarded_folder import GuardedFolder
 from mzplan.model.diagnostics import ExitCode
-from mzplan.schema.editor import PIPELINE, PROJECT, editor_schemas, modeline, written_schema
+from mzplan.model.words import joined
+from mzplan.schema.editor import PIPELINE, PROJECT, TESTS, editor_schemas, modeline, written_schema
 from mzplan.schema.loading import schema_names
 
 SCHEMAS = Path(FOLDER) / "schemas"
@@ -34,7 +36,7 @@ _INSTALL = {
 
 
 def write_editor_schemas(directory: Path, out: Path | None = None) -> list[Path]:
-    """Write both schemas into the project's own folder, or into `out`. Return the written paths.
+    """Write the schemas into the project's own folder, or into `out`. Return the written paths.
 
     Raises MzplanError MZ035 if that fails, MZ076 if .mzplan came with the checkout, MZ080 for a broken
     plug-in.
@@ -64,6 +66,8 @@ def modelined(text: str, file: Path, directory: Path) -> str:
 
 def _modeline(file: Path, schemas: Path) -> str:
     name = PROJECT if file.name == _PROJECT_FILE else PIPELINE
+    if file.parent.name == TESTS_FOLDER:
+        name = TESTS
     return modeline(Path(os.path.relpath(schemas / name, file.parent)).as_posix())
 
 
@@ -80,7 +84,8 @@ def _modeline(file: Path, schemas: Path) -> str:
 def command_schema(invocation: Invocation, kind: str | None, editor: bool, out: str | None) -> int:
     """Print a JSON Schema, list all schemas, or write them for editors.
 
-    KIND is connection.kafka, sink.postgres, …, or project (for mzplan.yaml). Without KIND, lists all schemas.
+    KIND is connection.kafka, sink.postgres, …, project (for mzplan.yaml) or test (for files in tests/).
+    Without KIND, lists all schemas.
     """
     if editor:
         if kind is not None:
@@ -88,7 +93,7 @@ def command_schema(invocation: Invocation, kind: str | None, editor: bool, out: 
         return _write_for_editors(invocation, out)
     if out is not None:
         raise click.UsageError("--out requires --editor.")
-    names = (*schema_names(), "project")
+    names = (*schema_names(), "project", "test")
     if kind is None:
         invocation.result({"schemas": list(names)}, "\n".join(names))
         return ExitCode.OK
@@ -105,10 +110,10 @@ def _write_for_editors(invocation: Invocation, out: str | None) -> int:
         invocation.document({"written": [str(path) for path in written]})
         return ExitCode.OK
     lines = [
-        f"Wrote {' and '.join(str(path) for path in written)}.",
+        f"Wrote {joined(map(str, written), 'and')}.",
         "The first line of a file names its schema:",
     ]
-    for file in (_PROJECT_FILE, "pipeline.yaml"):
+    for file in (_PROJECT_FILE, "pipeline.yaml", f"{TESTS_FOLDER}/views.yaml"):
         lines.append(f"  {file}: {_modeline(directory / file, written[0].parent)}")
     invocation.out("\n".join(lines))
     return ExitCode.OK

@@ -37,7 +37,7 @@ def examples() -> dict[str, str]:
 def schemas(ctx: click.Context) -> Iterable[str]:
     from mzplan.schema.loading import schema_names
 
-    return (*schema_names(), "project")
+    return (*schema_names(), "project", "test")
 
 
 def addresses(ctx: click.Context) -> Iterable[str]:
@@ -71,6 +71,17 @@ def environments(ctx: click.Context) -> Iterable[str]:
     from mzplan.config import environment_names
 
     return environment_names(_directory(ctx))
+
+
+def tests(ctx: click.Context) -> Iterable[str]:
+    """Return the names of the project's tests."""
+    from mzplan.config.findings import Findings
+    from mzplan.config.project_files import test_files
+    from mzplan.config.yaml.parser import load
+
+    documents = (load(file, Findings()) for file in test_files(_directory(ctx), Findings()))
+    contents = [document.data for document in documents if document is not None]
+    return [name for data in contents if isinstance(data, dict) for name in data.get("tests") or ()]
 
 
 def _resources(ctx: click.Context) -> dict[str, Any]:

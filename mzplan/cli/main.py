@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("cli.init", "Create a project, empty or from an example."),
     "validate": ("cli.init", "Check all files; with --live, also contact the servers."),
     "schema": ("cli.editors", "Print a JSON Schema, list all schemas, or write them for editors."),
+    "test": ("features.test.command", "Run the project's tests on Spark, without servers."),
     "plan": ("cli.plan", "Show what apply would change and restart, and why."),
     "ddl": ("features.ddl", "Print PostgreSQL tables, keys and grants as a psql script."),
     "generate": ("features.generate", "Print YAML for the topics or tables that are there."),

@@ -37,6 +37,7 @@ class SourceFile:
     - `root`: the folder that the file must be in, with links followed; "" for anywhere.
     - `content`: the content after an edit that isn't written yet; None for the content on the disk.
     - `suffix`: of a file that isn't YAML, but a text that a resource names by its path; "" for YAML.
+    - `suffixes`: how the name of a file of rows may end, which a test names by its path; () for other files.
     """
 
     full_path: str
@@ -45,6 +46,7 @@ class SourceFile:
     root: str = ""
     content: bytes | None = field(default=None, repr=False)
     suffix: str = ""
+    suffixes: tuple[str, ...] = ()
 
     @classmethod
     def within(cls, directory: str, full_path: str) -> SourceFile:

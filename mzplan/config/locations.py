@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -169,6 +169,15 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
     if findings.has_more:
         placed.append(Diagnostic.of("MZ007.mzplan-stopped", max_findings=MAX_FINDINGS))
     return placed
+
+
+def ranges_of(locations: Sequence[Location]) -> list[SourceRange]:
+    """Return where values of well-formed YAML files are written, in the order of the locations."""
+    views: dict[str, _View] = {}
+    for file in {location.file.full_path: location.file for location in locations}.values():
+        views[file.full_path] = view = _View(file, [], broken=False)
+        view.look_up([location for location in locations if location.file == file], [])
+    return [views[place.file.full_path].range(views[place.file.full_path].span(place)) for place in locations]
 
 
 class _View:

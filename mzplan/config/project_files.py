@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ SECTIONS: dict[str, Kind] = {f"{kind}s": kind for kind in KINDS}
 SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
 SUFFIXES = (".yaml", ".yml")
 VARIABLE_SUFFIXES = (".vars.yaml", ".vars.yml")
+TESTS_FOLDER = "tests"  # in the project's folder: `mzplan test` reads it
+ROW_SUFFIXES = (".csv", ".json", ".jsonl", ".ndjson", *SUFFIXES)
 _INTERNAL = frozenset((".git", ".mzplan"))
 _DECLARES = re.compile(
     rb"^[\"']?(connections|sources|views|sinks)[\"']?[ \t]*:[ \t]*(?:$|[#{&\r])", re.MULTILINE
@@ -44,6 +47,7 @@ def find_files(
 
     Left out are:
     - mzplan.yaml, and files of variables: *.vars.yaml, and `variable_files`
+    - the folder of tests
     - hidden files and folders
     - the `excluded` folders (state, warehouse)
     - folders with an mzplan.yaml of their own, which are other projects
@@ -57,6 +61,7 @@ def find_files(
     if walk.over:
         findings.add("MZ007.project-folder", over=walk.over)
     named = {os.path.realpath(path) for path in variable_files}
+    paths = [path for path in paths if not _belongs_to_tests(path, findings, directory)]
     paths = [path for path in paths if not _holds_variables(path, named, findings, directory)]
     real = [path for path in paths if not Path(path).is_symlink()]
     seen = {os.path.realpath(path) for path in real}
@@ -68,22 +73,57 @@ def find_files(
 
 
 def _holds_variables(path: str, named: set[str], findings: Findings, directory: str) -> bool:
-    """Return whether a file is a file of variables, and report one that declares resources.
-
-    Without the error, the next plan would delete these resources.
-    """
+    """Return whether a file is a file of variables, and report one that declares resources."""
     if named and os.path.realpath(path) in named:
         return True
     if not path.endswith(VARIABLE_SUFFIXES):
         return False
+    _report_declarations("MZ015.file-variables", SourceFile.within(directory, path), findings)
+    return True
+
+
+def _belongs_to_tests(path: str, findings: Findings, directory: str) -> bool:
+    """Return whether a file is in the folder of tests, and report one that declares resources."""
     file = SourceFile.within(directory, path)
+    if not file.path.startswith(f"{TESTS_FOLDER}/"):
+        return False
+    _report_declarations("MZ350.declares", file, findings)
+    return True
+
+
+def _report_declarations(message: str, file: SourceFile, findings: Findings) -> None:
+    """Report a file that declares resources, although mzplan reads none from it.
+
+    Without the error, the next plan would delete these resources.
+    """
     try:
         declares = _DECLARES.search(read_bytes(file))
     except ReadError:
-        return True  # files for other environments may be unreadable for this user
+        return  # files for other environments may be unreadable for this user
     if declares:
-        findings.add("MZ015.file-variables", path=file.path, declared=declares[1].decode())
-    return True
+        findings.add(message, path=file.path, declared=declares[1].decode())
+
+
+def test_files(directory: str, findings: Findings) -> list[SourceFile]:
+    """Return the YAML files directly in the folder of tests, sorted by name; none without the folder."""
+    folder = Path(directory) / TESTS_FOLDER
+    if not folder.is_dir():
+        return []
+    if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(directory)):
+        findings.add("MZ001.outside-link", action="read the folder", path=TESTS_FOLDER)
+        return []
+    names = sorted(entry.name for entry in os.scandir(folder))
+    return [
+        SourceFile.within(directory, str(folder / name))
+        for name in names
+        if name.endswith(SUFFIXES) and not name.startswith(".")
+    ]
+
+
+def rows_file(test_file: SourceFile, path: str) -> SourceFile:
+    """Return a file of rows that a test names by its path from the folder of tests."""
+    folder = Path(test_file.full_path).parent
+    return replace(SourceFile.within(test_file.root, str(folder / path)), suffixes=ROW_SUFFIXES)
 
 
 class _Walk:
@@ -160,7 +200,7 @@ def read_bytes(file: SourceFile) -> bytes:
     """Return the file's content. Raises ReadError if it can't be read."""
     if file.content is not None:
         return file.content
-    if file.root and (file.suffix or Path(file.full_path).is_symlink()):
+    if file.root and (file.suffix or file.suffixes or Path(file.full_path).is_symlink()):
         _check_link(file)
     try:
         # O_NONBLOCK, because opening a pipe without a writer would wait forever.
@@ -205,9 +245,11 @@ def _check_link(file: SourceFile) -> None:
     real, project = Path(os.path.realpath(file.full_path)), Path(os.path.realpath(file.root))
     is_inside = real.is_relative_to(project)
     if not is_inside or any(part.casefold() in _INTERNAL for part in real.relative_to(project).parts):
-        raise _read_error("MZ001.text-outside" if file.suffix else "MZ001.outside-link", file)
-    if real.name.startswith(".") or not real.name.endswith(file.suffix or SUFFIXES):
-        raise _read_error("MZ001.other-text" if file.suffix else "MZ001.other-link", file, suffix=file.suffix)
+        rows_or_link = "MZ001.rows-outside" if file.suffixes else "MZ001.outside-link"
+        raise _read_error("MZ001.text-outside" if file.suffix else rows_or_link, file)
+    if real.name.startswith(".") or not real.name.endswith(file.suffix or file.suffixes or SUFFIXES):
+        rows_or_link = "MZ001.not-rows" if file.suffixes else "MZ001.other-link"
+        raise _read_error("MZ001.other-text" if file.suffix else rows_or_link, file, suffix=file.suffix)
 
 
 def _too_large(file: SourceFile, size: int) -> ReadError:

@@ -15,7 +15,7 @@ from mzplan.schema.dialect import Json
 from mzplan.schema.kinds import default_types, resource_kind
 from mzplan.schema.loading import load_schema, types_of
 
-PIPELINE, PROJECT = "pipeline.json", "project.json"
+PIPELINE, PROJECT, TESTS = "pipeline.json", "project.json", "tests.json"
 QUERY_FILE = "query_file"  # a property of views in files; see mzplan.config.checks.query_files
 DRAFT = "http://json-schema.org/draft-07/schema#"
 NAME = "^[a-z][a-z0-9_]*$"
@@ -32,11 +32,11 @@ _ABOUT = ("description", "default")
 
 
 def editor_schemas() -> dict[str, Json]:
-    """Return the schemas of pipeline files and of mzplan.yaml, by the schema's file name.
+    """Return the schemas of pipeline files, mzplan.yaml and files of tests, by the schema's file name.
 
     Raises MzplanError MZ080 for a broken plug-in.
     """
-    return {PIPELINE: declarations_schema(), PROJECT: project_schema()}
+    return {PIPELINE: declarations_schema(), PROJECT: project_schema(), TESTS: tests_schema()}
 
 
 def declarations_schema() -> Json:
@@ -78,6 +78,24 @@ def project_schema() -> Json:
         "title": "mzplan.yaml: a project's settings",
         **schema,
         "definitions": pipeline["definitions"],
+    }
+
+
+def tests_schema() -> Json:
+    """Return the schema of a file of tests, which has no variables."""
+    return {
+        "$schema": DRAFT,
+        "title": "mzplan: tests of views, sinks and sources",
+        "type": "object",
+        "required": ["tests"],
+        "additionalProperties": False,
+        "properties": {
+            "tests": {
+                "description": "Tests by name.",
+                "type": "object",
+                "additionalProperties": _without_keywords(load_schema("test")),
+            }
+        },
     }
 
 
@@ -207,7 +225,7 @@ def written_schema(name: str) -> Json:
     """
     schema = load_schema(name)
     kind = name.partition(".")[0]
-    if kind == "project":
+    if kind in ("project", "test"):
         return schema
     properties: dict[str, Any] = {
         **schema["properties"],

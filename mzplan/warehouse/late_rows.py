@@ -6,7 +6,7 @@ Spark's log has the watermark of each step and the rows that it read, so the bou
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mzplan.model.address import Place
@@ -40,12 +40,8 @@ def rows_behind_watermark(warehouse: str, view: Description, log: CheckpointLog,
         watermark = int((json.loads(before[1]) if is_previous else settings).get(_WATERMARK, 0))
         if watermark == 0:
             return 0
-    inputs = {_table_of(warehouse, read.place): name for name, read in view.reads.items()}
     total = 0
-    for start, end in zip(_offsets(log, step - 1), _offsets(log, step), strict=True):
-        if start == end:
-            continue
-        name = inputs.get(end.get("reservoirId")) if isinstance(end, Mapping) else None
+    for name, start, end in offsets_of_step(warehouse, view, log, step):
         column = _event_time(view, name)
         if name is None or column is None:
             return None
@@ -53,6 +49,21 @@ def rows_behind_watermark(warehouse: str, view: Description, log: CheckpointLog,
         record = StepRecord(step=step, start=start, end=end)
         total += sum(_rows_until(batch, column, watermark) for batch in step_batches(collection, record))
     return total
+
+
+def offsets_of_step(
+    warehouse: str, view: Description, log: CheckpointLog, step: int
+) -> Iterator[tuple[str | None, Any, Any]]:
+    """Yield the offsets between which a step read each of the view's streams, by the stream's name.
+
+    The name is None for another table. Leaves out streams of which the step read nothing. Raises OSError."""
+    inputs = {_table_of(warehouse, read.place): name for name, read in view.reads.items()}
+    ends = _offsets(log, step)
+    starts = _offsets(log, step - 1) if step > 0 else [None] * len(ends)
+    for start, end in zip(starts, ends, strict=True):
+        if start != end:
+            name = inputs.get(end.get("reservoirId")) if isinstance(end, Mapping) else None
+            yield name, start, end
 
 
 def _table_of(warehouse: str, place: Place) -> str | None:

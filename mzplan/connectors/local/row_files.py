@@ -63,7 +63,7 @@ def read_rows(data: bytes, format_: Format, columns: Sequence[Column]) -> Table:
         batches = _parquet_batches(data, columns)
     else:
         text = _text(data)
-        records = _json_records(text, columns) if format_ == "jsonl" else _csv_records(text, columns)
+        records = json_records(text, columns) if format_ == "jsonl" else csv_records(text, columns)
         batches = _batches(records, columns, is_text=format_ == "csv")
     return pa.Table.from_batches(batches, schema=arrow_schema(columns))
 
@@ -120,8 +120,9 @@ def _text(data: bytes) -> str:
         raise BadFileError([Mistake(line, "the file is not UTF-8")]) from None
 
 
-def _json_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
-    known = [column.name for column in columns]
+def json_records(text: str, columns: Sequence[Column] | None = None) -> Iterator[Record]:
+    """Yield the objects of JSON lines. Without `columns`, an object may have any keys."""
+    known = [column.name for column in columns] if columns is not None else None
     for line, record in enumerate(io.StringIO(text), 1):
         if not record.strip():
             continue
@@ -132,11 +133,11 @@ def _json_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
             at = f" at character {problem.colno}" if isinstance(problem, json.JSONDecodeError) else ""
             yield line, Mistake(line, f"the line is not JSON: {why}{at}")
             continue
-        unknown = [key for key in parsed if key not in known] if isinstance(parsed, dict) else []
+        unknown = _unknown_names(parsed, known) if isinstance(parsed, dict) else []
         if not isinstance(parsed, dict):
             yield line, Mistake(line, "the line is not one JSON object")
         elif unknown:
-            yield line, Mistake(line, _unknown(unknown[0], known))
+            yield line, Mistake(line, _unknown(unknown[0], known or []))
         else:
             yield line, parsed
 
@@ -145,18 +146,20 @@ def _no_constant(word: str) -> NoReturn:
     raise ValueError(f'{word} is not JSON (a DOUBLE takes it as text: "{word}")')
 
 
-def _csv_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
-    """Yield the records. The first line names the columns, in any order; an empty field is NULL."""
-    known = [column.name for column in columns]
+def csv_records(text: str, columns: Sequence[Column] | None = None) -> Iterator[Record]:
+    """Yield the records. The first line names the columns, in any order; an empty field is NULL.
+
+    Without `columns`, it may have any names.
+    """
+    known = [column.name for column in columns] if columns is not None else None
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader, None)
         if header is None:
             return
-        unknown = [name for name in header if name not in known]
-        if unknown:
+        if unknown := _unknown_names(header, known):
             raise BadFileError(
-                [Mistake(1, f"{_unknown(unknown[0], known)} (the first line names the columns)")]
+                [Mistake(1, f"{_unknown(unknown[0], known or [])} (the first line names the columns)")]
             )
         if len(set(header)) < len(header):
             raise BadFileError([Mistake(1, "the first line names a column twice")])
@@ -170,6 +173,10 @@ def _csv_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
             line = reader.line_num + 1
     except csv.Error as problem:
         raise BadFileError([Mistake(reader.line_num, f"the record is not CSV: {problem}")]) from None
+
+
+def _unknown_names(names: Iterable[str], known: Sequence[str] | None) -> list[str]:
+    return [name for name in names if name not in known] if known is not None else []
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema_rs
 import yaml
 
-from mzplan.schema.editor import PIPELINE, PROJECT, editor_schemas
+from mzplan.schema.editor import PIPELINE, PROJECT, TESTS, editor_schemas
 from tests.unit.cli_runs import mzplan
 from tests.unit.connectors.test_plugins import acme, install, site
 
@@ -40,6 +40,12 @@ def test_a_valid_project_is_valid_in_an_editor() -> None:
     for file in files:
         name = PROJECT if file.name == "mzplan.yaml" else PIPELINE
         assert is_valid(name, file.read_text()), file
+
+
+def test_a_file_of_tests_is_checked_in_an_editor() -> None:
+    shop = (Path(__file__).parents[3] / "examples/shop/tests/shop.yaml").read_text()
+    assert is_valid(TESTS, shop)
+    assert not is_valid(TESTS, shop.replace("expect:", "expects:"))
 
 
 def test_a_valid_file_is_valid_alone() -> None:
@@ -82,7 +88,8 @@ def test_a_connector_of_another_package_has_a_schema(site: Path) -> None:
 def test_schemas_are_written_where_the_files_refer_to_them(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     written: dict[str, Any] = mzplan(folder, "init", "--json").json()
-    assert [Path(one).name for one in written["written"]] == ["mzplan.yaml", PIPELINE, PROJECT, ".gitignore"]
+    names = [Path(one).name for one in written["written"]]
+    assert names == ["mzplan.yaml", PIPELINE, PROJECT, TESTS, ".gitignore"]
     assert (folder / ".mzplan/schemas/.gitignore").read_text() == "*\n"
     assert mzplan(folder, "validate").code == 0
     ran = mzplan(folder, "schema", "--editor", "--out", str(tmp_path / "shared"))

@@ -1,0 +1,1 @@
+"""`mzplan test`: runs the tests of a project on local Spark."""
