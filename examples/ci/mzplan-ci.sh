@@ -2,6 +2,7 @@
 # The script of the GitHub Action, the GitLab template and the drift job. Needs bash, git and mzplan.
 #
 #   mzplan-ci.sh validate DIR      check the files; write validate.sarif to DIR
+#   mzplan-ci.sh test DIR          run the tests of the project, if it has any; write tests.xml (JUnit) to DIR
 #   mzplan-ci.sh plan DIR          plan; write plan.mzplan, comment.md, plan.html and summary.txt to DIR, and, if the
 #                                  files have errors, validate.sarif
 #   mzplan-ci.sh apply DIR         apply DIR/plan.mzplan if it has the approved digest; if not, or if it is stale,
@@ -38,6 +39,14 @@ case "${1:-}" in
     run validate || code=$?
     sarif "$out"
     exit "$code"
+    ;;
+  test)
+    out=$(folder "${2:?DIR}")
+    if compgen -G "$project/tests/*.y*ml" >/dev/null; then
+      run test --junit-xml "$out/tests.xml"
+    else
+      echo "The project has no tests."
+    fi
     ;;
   plan)
     out=$(folder "${2:?DIR}")
@@ -79,7 +88,7 @@ case "${1:-}" in
     run drift --markdown "$out/drift.md" --detailed-exitcode
     ;;
   *)
-    sed -n '2,15p' "$0" >&2
+    sed -n '2,16p' "$0" >&2
     exit 64
     ;;
 esac

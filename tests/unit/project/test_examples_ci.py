@@ -115,6 +115,7 @@ def test_from_a_pull_request_to_production(remote: Path) -> None:
     main = checkout(remote, "job-0")
     assert ci(main, "nonsense", code=64).startswith("#")
     ci(main, "validate", str(out))
+    assert "has no tests" in ci(main, "test", str(out))
     assert "changes are pending" in ci(main, "plan", str(out))
     assert "No digest was approved" in ci(main, "apply", str(out), code=5)
     ci(main, "apply", str(out), **approved(out))
