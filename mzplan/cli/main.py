@@ -22,6 +22,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "validate": ("cli.init", "Check all files; with --live, also contact the servers."),
     "schema": ("cli.editors", "Print a JSON Schema, list all schemas, or write them for editors."),
     "test": ("features.test.command", "Run the project's tests on Spark, without servers."),
+    "preview": (
+        "features.preview.command",
+        "Show the rows that an edited view or sink gives over what its inputs hold.",
+    ),
     "plan": ("cli.plan", "Show what apply would change and restart, and why."),
     "ddl": ("features.ddl", "Print PostgreSQL tables, keys and grants as a psql script."),
     "generate": ("features.generate", "Print YAML for the topics or tables that are there."),

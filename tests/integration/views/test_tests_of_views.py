@@ -176,7 +176,7 @@ def test_junit_xml_lists_all_tests(ran: tuple[Any, ElementTree.Element]) -> None
     assert suite is not None and (suite.get("tests"), suite.get("failures")) == ("13", "3")
 
 
-@pytest.mark.parametrize("name", ["test-a-view"])
+@pytest.mark.parametrize("name", ["test-a-view", "see-what-a-change-gives"])
 def test_a_page_does_what_it_shows(name: str, tmp_path: Path) -> None:
     try:
         run_page(DOCS / "how-to" / f"{name}.md", tmp_path, seconds=240)

@@ -1,0 +1,86 @@
+"""The `preview` command: run an edited query over the rows that its inputs hold."""
+
+from __future__ import annotations
+
+import click
+
+from mzplan.cli.arguments import QUERY, SINCE, STEPS
+from mzplan.cli.context import Invocation, command
+from mzplan.features.preview.previews import Extent, Previewed, open_preview
+from mzplan.features.preview.previews_text import (
+    compared_to_json,
+    csv_lines,
+    previewed_to_json,
+    table_of_both,
+    table_of_rows,
+)
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode
+from mzplan.render.text import Paint
+
+
+@command("preview")
+@click.argument("address", type=QUERY)
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1, max=100_000),
+    default=20,
+    show_default=True,
+    help="How many rows to show; with --compare, of each kind.",
+)
+@click.option("--steps", metavar="A..B", type=STEPS, help="Only read these steps of the inputs.")
+@click.option("--since", metavar="TIME", type=SINCE, help="Only read steps from this time on, such as 2h.")
+@click.option("--where", metavar="SQL", help="Only rows that meet this condition (Spark SQL).")
+@click.option("--compare", is_flag=True, help="Compare with the rows of the committed definition.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
+def command_preview(
+    invocation: Invocation,
+    address: Address,
+    limit: int,
+    steps: tuple[int, int | None] | None,
+    since: float | None,
+    where: str | None,
+    compare: bool,
+    as_csv: bool,
+) -> int:
+    """Show the rows that an edited view or sink gives over what its inputs hold.
+
+    Computes the query as the files define it, with Spark in this process, over the inputs' collections in the
+    warehouse. Writes nothing: neither rows nor state. A view is computed in batch, so it also has windows
+    that are still open, and no row is late. A sink's rows are what its `select` and `where` make of its
+    input.
+
+    With --compare, the committed definition is computed over the same rows. Rows are compared by the key if
+    both definitions have the same one, otherwise as a whole.
+    """
+    if as_csv and (compare or invocation.json):
+        raise click.UsageError("--csv prints rows: leave out --compare and --json.")
+    work = invocation.work(whole=True)
+    extent = Extent(steps=steps, since=since)
+    with (
+        invocation.progress.working(f"computing {address}"),
+        open_preview(work, address, extent, lambda: invocation.note("starting Spark")) as previewed,
+    ):
+        document, text = _shown(invocation, previewed, where, limit, compare=compare, as_csv=as_csv)
+    invocation.result(document, text)
+    return ExitCode.OK
+
+
+def _shown(
+    invocation: Invocation,
+    previewed: Previewed,
+    where: str | None,
+    limit: int,
+    *,
+    compare: bool,
+    as_csv: bool,
+) -> tuple[object, str]:
+    paint = Paint(invocation.color)
+    head = {"format_version": "1.0", "address": str(previewed.after.address)}
+    if compare and previewed.before is not None:
+        both = previewed.preview.compare(previewed.before, previewed.after, where, limit)
+        return {**head, **compared_to_json(both)}, table_of_both(both, paint)
+    rows = previewed.preview.rows(previewed.after, where, limit)
+    text = "\n".join(csv_lines(rows.rows)) if as_csv else table_of_rows(rows, paint)
+    return {**head, **previewed_to_json(rows)}, text

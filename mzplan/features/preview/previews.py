@@ -1,0 +1,134 @@
+"""Finds what a preview runs: the edited and the committed definition, and the rows of their inputs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.resources import inlined_view
+from mzplan.model.state import State
+from mzplan.model.words import did_you_mean
+from mzplan.operations.connections import require_here
+from mzplan.operations.local_checks import validate
+from mzplan.operations.planning import plan_configuration
+from mzplan.operations.project import Workbench, read_state, unreadable
+from mzplan.plan import apply_changes
+from mzplan.schema.description import Description, describe, packages_of
+from mzplan.schema.source_columns import keys_of
+from mzplan.spark.trials.bench import TrialBench
+from mzplan.spark.trials.previews import InputExtent, Preview
+from mzplan.warehouse.checkpoints import collection_path
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.paths import absolute
+from mzplan.warehouse.replay import commit_of
+from mzplan.warehouse.step_history import StepHistory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Which steps of the inputs a preview reads; all by default.
+
+    - `steps`: the first and last step, both included (None: the newest).
+    - `since`: only steps that became durable at this time or later, in seconds since the epoch.
+    """
+
+    steps: tuple[int, int | None] | None = None
+    since: float | None = None
+
+    @property
+    def is_all(self) -> bool:
+        return self.steps is None and self.since is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Previewed:
+    """The definitions of a query. `before`: the committed one; None if there is none, or the same."""
+
+    after: Description
+    before: Description | None
+    preview: Preview
+
+
+@contextmanager
+def open_preview(
+    work: Workbench, address: Address, extent: Extent, starting: Callable[[], None]
+) -> Iterator[Previewed]:
+    """Start Spark, and yield the preview of a view or sink. Writes nothing. Raises MzplanError."""
+    state = read_state(work.store, work.reporter)
+    configuration = validate(work.project, work.reporter, state.resources)
+    if address not in configuration.resources:
+        if (inlined := inlined_view(address, configuration.resources)) is not None:
+            raise error("MZ353.inlined", address=address, why=inlined[0])
+        names = map(str, configuration.resources)
+        raise error("MZ353.undeclared", address=address, near=did_you_mean(str(address), sorted(names)))
+    if not address.reads_collections:
+        raise error("MZ353.no-inputs", address=address)
+    plan = plan_configuration(work, state, [], [], configuration)
+    if plan.errors:
+        raise MzplanError(plan.errors)
+    wanted = apply_changes(state, plan, allow_loss=True)
+    after = describe(wanted.resources[address], wanted.resources)
+    record = state.resources.get(address)
+    before = describe(record, state.resources) if record is not None else None
+    extents = _extents(work, state, (after, *([before] if before is not None else [])), extent)
+    bench = TrialBench.open(work.directory, starting, packages_of(state.resources))
+    try:
+        with tempfile.TemporaryDirectory(prefix="mzplan-preview-") as folder:
+            yield Previewed(after=after, before=before, preview=Preview(bench, extents, folder))
+    finally:
+        bench.close()
+
+
+def _extents(
+    work: Workbench, state: State, descriptions: tuple[Description, ...], extent: Extent
+) -> Mapping[str, InputExtent]:
+    """Return which rows to read of each input of these definitions, by the input's name."""
+    addresses = {
+        name: read.address for description in descriptions for name, read in description.inputs.items()
+    }
+    missing = [address for address in addresses.values() if address not in state.resources]
+    if missing:
+        raise error("MZ353.not-committed", address=descriptions[0].address, missing=sorted(map(str, missing)))
+    require_here(work.project, state, [state.resources[address] for address in addresses.values()])
+    warehouse = absolute(work.directory, state.warehouse or work.project.settings.warehouse)
+    return {
+        name: _extent_of(state, warehouse, name, address, descriptions[0], extent)
+        for name, address in addresses.items()
+    }
+
+
+def _extent_of(
+    state: State, warehouse: str, name: str, address: Address, description: Description, extent: Extent
+) -> InputExtent:
+    place = state.resources[address].place
+    collection = collection_path(warehouse, *place)
+    history = StepHistory(warehouse, place)
+    try:
+        steps = history.read(1)
+        if steps.upper == 0:
+            raise error("MZ353.empty", address=address)
+        if extent.is_all or name in description.snapshots:
+            return InputExtent(collection=collection)
+        first, last = extent.steps if extent.steps is not None else (0, None)
+        if extent.since is not None:
+            first = max(first, history.first_young(extent.since))
+        records = [record for record in history.committed(first, last) if record.version is not None]
+        read = description.inputs.get(name)
+        is_keyed = read is not None and bool(keys_of(read.type, read.body))
+        # A part of the changes of a keyed collection has no meaning: its rows as of the last step have.
+        files = None if is_keyed else [f for r in records for f in commit_of(history.collection, r).files]
+    except GoneError as gone:
+        raise error("MZ091.collection-no", address=address, gone=gone) from None
+    except OSError as problem:
+        raise unreadable(f"The steps of {address} can't be read", problem, address) from None
+    if not records:
+        raise error("MZ353.no-steps", address=address, since=steps.since, last=steps.upper - 1)
+    return InputExtent(
+        collection=collection,
+        version=records[-1].version,
+        files=tuple(files) if files is not None else None,
+    )

@@ -1,0 +1,218 @@
+"""Runs a view or sink in batch over what its inputs hold. Writes only temporary files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.types import ddl, quoted, read_parquet
+from mzplan.schema.columns import CHANGE, POSITION, Column
+from mzplan.schema.description import Description
+from mzplan.schema.source_columns import columns_of
+from mzplan.spark import failures
+from mzplan.spark.collections import read_table
+from mzplan.spark.projection import outputs_of, project, read_by, rows_where
+from mzplan.spark.trials.bench import TrialBench
+from mzplan.spark.view_sql import rows_by_sql
+from mzplan.spark.views import function_of, is_relational_view, own_session, rows_of_function
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_BEFORE, _AFTER = "_mzplan_before", "_mzplan_after"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputExtent:
+    """Which rows of an input a preview reads.
+
+    - `collection`: the path or URI of its table.
+    - `version`: the version that is read; None for the newest.
+    - `files`: the only files that are read; None for all files of the version.
+    """
+
+    collection: str
+    version: int | None = None
+    files: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewedRows:
+    """The first rows of a query, and the number of all. `keys`: the columns that identify a row."""
+
+    columns: tuple[Column, ...]
+    keys: tuple[str, ...]
+    rows: pa.Table
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsOfBoth:
+    """How the rows of two definitions differ: counts, and the first rows of each kind.
+
+    - `compared`: the columns that both have.
+    - `changed`: rows with one key and other values: row by row in `changed_before` and `changed_after`.
+    """
+
+    compared: tuple[str, ...]
+    keys: tuple[str, ...]
+    same: int
+    only_before: int
+    only_after: int
+    changed: int
+    before_rows: pa.Table
+    after_rows: pa.Table
+    changed_before: pa.Table
+    changed_after: pa.Table
+
+
+class Preview:
+    """Previews of one query. `extents`: what is read, by the input's name."""
+
+    def __init__(self, bench: TrialBench, extents: Mapping[str, InputExtent], folder: str):
+        self._bench, self._extents, self._folder = bench, extents, Path(folder)
+
+    def rows(self, description: Description, where: str | None, limit: int) -> PreviewedRows:
+        """Return the rows that a definition gives. Raises MzplanError."""
+        with self._failing(description):
+            rows, query = self._computed(description, where)
+            stored = self._stored(rows, "rows")
+            columns = tuple(Column(field.name, field.type or "") for field in outputs_of(rows))
+            keys = _keys(query)
+            return PreviewedRows(
+                columns=columns,
+                keys=keys,
+                rows=(stored.orderBy(*map(quoted, keys)) if keys else stored).limit(limit).toArrow(),
+                count=stored.count(),
+            )
+
+    def compare(self, before: Description, after: Description, where: str | None, limit: int) -> RowsOfBoth:
+        """Return how the rows of two definitions differ over the same inputs. Raises MzplanError."""
+        with self._failing(after):
+            old_rows, old_query = self._computed(before, where)
+            new_rows, new_query = self._computed(after, where)
+            old, new = self._stored(old_rows, "before"), self._stored(new_rows, "after")
+            old_names = {name.lower() for name in old.columns}
+            compared = tuple(name for name in new.columns if name.lower() in old_names)
+            keys = _keys(new_query)
+            has_key = bool(keys) and _keys(old_query) == keys
+            has_key = has_key and {key.lower() for key in keys} <= {name.lower() for name in compared}
+            make = _compared_by_key if has_key else _compared_as_a_whole
+            return make(old, new, compared, keys if has_key else (), limit)
+
+    def _failing(self, description: Description) -> AbstractContextManager[None]:
+        address = description.address
+        return failures.raised_as("MZ064", f"{address} can't be previewed", address)
+
+    def _computed(self, description: Description, where: str | None) -> tuple[DataFrame, ResolvedQuery]:
+        """Return the rows of a definition, and its query."""
+        session = own_session(self._bench.spark)
+        query = self._bench.resolve(description)
+        position = self._bench.connectors.position(description)
+        tables = {name: self._table(session, description, name) for name in description.inputs}
+        compute = function_of(self._bench.connectors, query)
+        if compute is not None:
+            rows = rows_of_function(compute, tables, query, position)
+        elif is_relational_view(query):
+            rows = rows_by_sql(session, {}, tables, query, position)
+        else:
+            (table,) = tables.values()
+            rows = project(table, read_by(query))
+        return (rows_where(rows, where, query) if where else rows), query
+
+    def _table(self, session: SparkSession, description: Description, name: str) -> DataFrame:
+        extent, read = self._extents[name], description.inputs[name]
+        if extent.files is None:
+            return read_table(session, extent.collection, extent.version)
+        position = self._bench.connectors.position(read)
+        rows = read_parquet(session, extent.files, ddl(columns_of(read.type, read.body)))
+        return rows.selectExpr("*", f"CAST(NULL AS {position}) AS {POSITION}")
+
+    def _stored(self, rows: DataFrame, name: str) -> DataFrame:
+        """Compute rows once, into a temporary file."""
+        folder = str(self._folder / name)
+        rows.drop(POSITION, CHANGE).write.parquet(folder)
+        return self._bench.spark.read.parquet(folder)
+
+
+def _keys(query: ResolvedQuery) -> tuple[str, ...]:
+    if query.address.writes_collection:
+        return query.keys
+    own = tuple(query.body.get("key") or ()) if query.body.get("mode") == "upsert" else ()
+    return own or query.keys
+
+
+def _compared_by_key(
+    old: DataFrame, new: DataFrame, compared: Sequence[str], keys: Sequence[str], limit: int
+) -> RowsOfBoth:
+    names = [quoted(name) for name in compared]
+    left = old.select(f.struct(*names).alias(_BEFORE))
+    right = new.select(f.struct(*names).alias(_AFTER))
+    same_key = (f"{_BEFORE}.{quoted(key)} <=> {_AFTER}.{quoted(key)}" for key in keys)
+    both = left.join(right, f.expr(" AND ".join(same_key)), "full_outer").persist()
+    gone, added = f"{_AFTER} IS NULL", f"{_BEFORE} IS NULL"
+    there = f"{_BEFORE} IS NOT NULL AND {_AFTER} IS NOT NULL"
+    changed = f"{there} AND NOT ({_BEFORE} <=> {_AFTER})"
+    counts = both.selectExpr(
+        *(
+            f"count_if({condition}) AS {name}"
+            for name, condition in (
+                ("only_before", gone),
+                ("only_after", added),
+                ("changed", changed),
+                ("same", f"{there} AND {_BEFORE} <=> {_AFTER}"),
+            )
+        )
+    ).collect()[0]
+
+    order = [f"coalesce({_AFTER}.{quoted(key)}, {_BEFORE}.{quoted(key)})" for key in keys]
+
+    def some(condition: str, *sides: str) -> list[pa.Table]:
+        rows = both.where(condition).orderBy(*map(f.expr, order)).limit(limit)
+        return _structs(rows.select(*sides).toArrow(), sides)
+
+    changed_before, changed_after = some(changed, _BEFORE, _AFTER)
+    return RowsOfBoth(
+        compared=tuple(compared),
+        keys=tuple(keys),
+        **counts.asDict(),
+        before_rows=some(gone, _BEFORE)[0],
+        after_rows=some(added, _AFTER)[0],
+        changed_before=changed_before,
+        changed_after=changed_after,
+    )
+
+
+def _structs(rows: pa.Table, names: Sequence[str]) -> list[pa.Table]:
+    """Return each of these struct columns as a table."""
+    import pyarrow as pa
+
+    return [pa.Table.from_struct_array(rows.column(name)) for name in names]
+
+
+def _compared_as_a_whole(
+    old: DataFrame, new: DataFrame, compared: Sequence[str], keys: Sequence[str], limit: int
+) -> RowsOfBoth:
+    names = [quoted(name) for name in compared]
+    left, right = old.select(*names), new.select(*names)
+    gone, added = left.exceptAll(right).persist(), right.exceptAll(left).persist()
+    only_before, only_after = gone.count(), added.count()
+    nothing = added.limit(0).toArrow()
+    return RowsOfBoth(
+        compared=tuple(compared),
+        keys=(),
+        same=right.count() - only_after,
+        only_before=only_before,
+        only_after=only_after,
+        changed=0,
+        before_rows=gone.limit(limit).toArrow(),
+        after_rows=added.limit(limit).toArrow(),
+        changed_before=nothing,
+        changed_after=nothing,
+    )

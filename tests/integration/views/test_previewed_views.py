@@ -1,0 +1,84 @@
+"""`mzplan preview` on Spark: the rows of edited views and sinks over a collection that is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stored_steps import StoredSource
+from tests.unit.cli_runs import apply, state
+
+FILES = {
+    "mzplan.yaml": "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n",
+    "pipeline.yaml": """\
+connections:
+  k: {type: kafka, brokers: ["a:9092"]}
+sources:
+  orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT, name STRING"}}
+views:
+  counts:
+    query: SELECT name, count(*) AS orders, max(id) AS last FROM orders GROUP BY name
+    output: update
+    key: [name]
+  large: {query: "SELECT id, name FROM orders WHERE id > 1"}
+sinks:
+  out: {from: orders, type: console, select: [id, "upper(name) AS name"]}
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose source has read four orders in two steps, and whose files have been edited since."""
+    folder = tmp_path_factory.mktemp("shop")
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    apply(folder)
+    source = StoredSource(folder / "warehouse", state(folder)["resources"]["source.orders"]["id"])
+    source.run([{"id": 1, "name": "ada"}, {"id": 2, "name": "bob"}])
+    source.run([{"id": 3, "name": "ada"}, {"id": 4, "name": "joe"}])
+    pipeline = folder / "pipeline.yaml"
+    text = pipeline.read_text().replace("FROM orders GROUP", "FROM orders WHERE id < 4 AND id <> 3 GROUP")
+    text = text.replace("id > 1", "id > 2").replace("upper(name)", "lower(name)")
+    pipeline.write_text(text)
+    return folder
+
+
+def preview(folder: Path, *arguments: str) -> Any:
+    """Return the document of a preview, which changes no file."""
+    before = {path for path in folder.rglob("*") if ".mzplan" not in path.parts}
+    command = [sys.executable, "-m", "mzplan", "-C", str(folder), "preview", *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done
+    assert before == {path for path in folder.rglob("*") if ".mzplan" not in path.parts}
+    return json.loads(done.stdout)
+
+
+def test_the_edited_view_runs_over_all_rows(shop: Path) -> None:
+    found = preview(shop, "view.counts", "--limit", "1")
+    assert (found["key"], found["count"]) == (["name"], 2)
+    assert found["rows"] == [{"name": "ada", "orders": 1, "last": 1}]
+
+
+def test_two_definitions_are_compared_by_key(shop: Path) -> None:
+    found = preview(shop, "view.counts", "--compare")
+    assert found["counts"] == {"same": 1, "only_before": 1, "only_after": 0, "changed": 1}
+    assert found["only_before"] == [{"name": "joe", "orders": 1, "last": 4}]
+    (changed,) = found["changed"]
+    assert (changed["before"]["orders"], changed["after"]["orders"]) == (2, 1)
+
+
+def test_rows_without_a_key_are_compared_as_a_whole(shop: Path) -> None:
+    found = preview(shop, "view.large", "--compare")
+    assert found["counts"] == {"same": 2, "only_before": 1, "only_after": 0, "changed": 0}
+    assert found["only_before"] == [{"id": 2, "name": "bob"}]
+
+
+def test_a_sink_selects_from_some_steps(shop: Path) -> None:
+    found = preview(shop, "sink.out", "--steps", "1..1", "--where", "id > 3")
+    assert found["rows"] == [{"id": 4, "name": "joe"}]
