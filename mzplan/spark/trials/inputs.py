@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _CHANGE_TYPE, _VERSION = "_change_type", "_commit_version"
-FEED = (_CHANGE_TYPE, _VERSION)
 _FEED_COLUMNS = (Column(_CHANGE_TYPE, "STRING"), Column(_VERSION, "BIGINT"))
 _SECONDS = 1_700_000_000  # the time of the first file: Spark reads files in the order of their times
 

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from mzplan.schema.columns import CHANGE, DELETE, POSITION, Column
 from mzplan.schema.description import Description
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark import failures
+from mzplan.spark.current.rows import declared, rows_of_query
 from mzplan.spark.progress import late_rows_of
 from mzplan.spark.projection import ensure_columns, outputs_of, read_by
 from mzplan.spark.query import RunningQuery
@@ -30,9 +32,9 @@ from mzplan.spark.relational_streams import several_rows_for_one_key
 from mzplan.spark.stream_rules import require_stream
 from mzplan.spark.streams import rows_from
 from mzplan.spark.trials.bench import TrialBench
-from mzplan.spark.trials.inputs import FEED, TrialInput, table_of
-from mzplan.spark.view_sql import rows_by_sql
-from mzplan.spark.views import function_of, is_relational_view, rows_of_function
+from mzplan.spark.trials.inputs import TrialInput, table_of
+from mzplan.spark.view_functions import compute_of, rows_of_view
+from mzplan.spark.views import is_current_view, is_relational_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -183,11 +185,10 @@ class ViewTrial(Trial):
     def _writer(self, session: SparkSession) -> DataStreamWriter:
         query, reads = self._query, self._description.reads
         streams = {name: self._inputs[name].stream(session) for name in reads}
-        compute = function_of(self._bench.connectors, query)
-        if compute is not None:
-            collections = {name: stream.drop(*FEED) for name, stream in streams.items()}
-            rows = rows_of_function(compute, collections, query, self._position)
-        elif is_relational_view(query):
+        if is_current_view(query):  # a micro-batch computes all rows from the tables
+            triggers = [stream.selectExpr("1") for stream in streams.values()]
+            return reduce(lambda one, other: one.unionAll(other), triggers).writeStream
+        if is_relational_view(query):
             rows = self._computed(session, streams, 0)
             require_stream(rows, query)
         else:
@@ -203,10 +204,23 @@ class ViewTrial(Trial):
     def _computed(self, session: SparkSession, streams: Mapping[str, DataFrame], number: int) -> DataFrame:
         """Return the rows of a relational view, with its snapshots as of a micro-batch."""
         tables = {name: self._inputs[name].table(session, number) for name in self._description.snapshots}
-        return rows_by_sql(session, streams, tables, self._query, self._position)
+        compute = compute_of(self._bench.connectors, self._query)
+        return rows_of_view(session, streams, tables, self._query, self._position, compute)
+
+    def _changes_of_all(self, session: SparkSession, number: int) -> list[dict[str, Any]]:
+        """Return all rows of a current view as of a micro-batch, after deletes of the rows that are gone."""
+        reads = self._description.reads
+        tables = {name: declared(self._inputs[name].table(session, number), reads[name]) for name in reads}
+        rows = _values(rows_of_query(session, tables, self._query, self._position))
+        keys = {self._key(row) for row in rows}
+        if len(keys) < len(rows):
+            raise several_rows_for_one_key(self._query)
+        return [{**row, CHANGE: DELETE} for row in self._rows if self._key(row) not in keys] + rows
 
     def _changes_of(self, batch: DataFrame, number: int) -> list[dict[str, Any]]:
         query = self._query
+        if is_current_view(query):
+            return self._changes_of_all(batch.sparkSession, number)
         if self._description.snapshots:
             (name,) = self._description.reads
             batch = self._computed(batch.sparkSession, {name: batch}, number)

@@ -146,7 +146,8 @@ class RecomputedView:
             )
             for name, read in query.description.reads.items()
         }
-        rows = rows_of_query(session, tables, query, self._position)
+        position = self._connectors.position(query.description)
+        rows = rows_of_query(session, tables, query, position)
         return rows, exactness_of(analysed_plan(rows))
 
     def _require_one_query(self) -> None:
