@@ -67,7 +67,7 @@ def _computed(
         rows = compute(inputs, options)
     except MzplanError:
         raise
-    except Exception as problem:  # the function may raise anything
+    except (Exception, SystemExit) as problem:  # the function may raise anything
         raise failed(query.address, function, problem) from None
     streaming = any(input_.isStreaming for input_ in inputs.values())
     if getattr(rows, "isStreaming", None) != streaming:

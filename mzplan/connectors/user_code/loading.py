@@ -67,7 +67,7 @@ def load_function(query: ResolvedQuery) -> LoadedFunction:
             if problem.name and f"{name.module}.".startswith(f"{problem.name}."):
                 raise error("MZ361.no-module", address=query.address, module=name.module) from None
             raise failed(query.address, name, problem) from None
-        except Exception as problem:  # the module may raise anything
+        except (Exception, SystemExit) as problem:  # the module may raise anything
             raise failed(query.address, name, problem) from None
     function = getattr(module, name.name, None)
     if not callable(function):
@@ -97,11 +97,14 @@ def _module_of_text(function: FunctionName, text: str) -> ModuleType:
 
 
 def _require_installed(query: ResolvedQuery, function: FunctionName) -> None:
-    """Raise MzplanError MZ361 for a module that Python would import from the project's folder.
+    """Raise MzplanError MZ361 for a module of Python or mzplan, or one in the project's folder.
 
-    Such a file isn't committed, and a checkout may have brought it.
+    A proposal must not call whatever Python has. A file in the project's folder isn't committed: a checkout
+    may have brought it.
     """
     top = function.module.partition(".")[0]
+    if top in (*sys.stdlib_module_names, *sys.builtin_module_names, "mzplan"):
+        raise error("MZ361.standard", address=query.address, module=function.module)
     if package_of(function):
         return
     folder = Path(query.directory).resolve()

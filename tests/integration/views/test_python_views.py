@@ -94,6 +94,11 @@ def test_a_function_fails_is_corrected_and_survives_a_kill(project: Project) -> 
     eventually("the error", lambda: "transforms/texts.py:3" in error())
     assert "ValueError: no text for this customer" in error() and "py4j" not in error()
     assert "Traceback" not in error() and "PythonRunner" not in error()
+    # A proposal's code isn't run, because its author may not have the right to commit it.
+    proof = project.folder / "ran"
+    write(project, f"open({str(proof)!r}, 'w').close()\n{TEXTS % 'b '}")
+    looked = project.run("plan", "--live")
+    assert "MZ365" in looked.stdout + looked.stderr and not proof.exists()
     # An edit of the file alone changes nothing for the runner: it runs the committed text.
     write(project, (TEXTS % "b ").replace('== "bad"', "is None"))
     project.kill_runner()

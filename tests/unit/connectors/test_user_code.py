@@ -138,6 +138,9 @@ def test_a_package_is_imported_and_its_version_is_known(tmp_path: Path, package:
         ("shop_words.text:SUFFIX", "shop_words==1.4.*,!=1.4.3", "MZ361", 'has no function "SUFFIX"'),
         ("shop_words.other:loud", "", "MZ361", "can't import shop_words.other"),
         ("no_such_module:loud", "", "MZ361", "can't import no_such_module"),
+        ("os:abort", "", "MZ361", "os isn't a module of yours"),
+        ("subprocess:run", "", "MZ361", "subprocess isn't a module of yours"),
+        ("mzplan.cli.main:main", "", "MZ361", "mzplan.cli.main isn't a module of yours"),
     ],
 )
 def test_a_function_that_isnt_there(
@@ -155,6 +158,7 @@ def test_a_module_that_fails_is_told_by_its_line(tmp_path: Path, package: Path) 
     assert found.code == "MZ362" and f"{FILE}:1" in found.summary
     found = problem(tmp_path, f"{FILE}:f", "from transforms.other import f\n")
     assert "ModuleNotFoundError: No module named 'transforms'" in found.detail
+    assert "SystemExit: 3" in problem(tmp_path, f"{FILE}:f", "raise SystemExit(3)\n").detail
     (package / "shop_words/broken.py").write_text("x = 1\nraise KeyError('x')\n")
     found = problem(tmp_path, "shop_words.broken:f")
     assert "fails at shop_words/broken.py:2" in found.summary
