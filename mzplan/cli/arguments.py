@@ -80,6 +80,13 @@ def _range(text: str) -> tuple[int, int | None]:
     return first, last
 
 
+def _address_or_column(text: str) -> tuple[Address, str]:
+    """Parse an address, and after another point the name of a column; "" without one."""
+    kind, _, rest = text.partition(".")
+    name, _, column = rest.partition(".")
+    return Address.parse(f"{kind}.{name}"), column
+
+
 def _query(text: str) -> Address:
     address = Address.parse(text)
     if address.is_connection:
@@ -147,6 +154,7 @@ def _since(text: str) -> float:
 
 
 ADDRESS = ParsedType("address", Address.parse, known_names.addresses)
+ADDRESS_OR_COLUMN = ParsedType("address", _address_or_column, known_names.addresses)
 STEP = ParsedType("step", _step)
 STEPS = ParsedType("range", _range)
 QUERY = ParsedType("address", _query, known_names.queries)

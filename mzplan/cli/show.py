@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mzplan.cli.arguments import (
-    ADDRESS,
+    ADDRESS_OR_COLUMN,
     ADDRESS_OR_FILE,
 )
 from mzplan.cli.context import Invocation, command
@@ -16,11 +18,14 @@ from mzplan.model.diagnostics import error, usage_error
 from mzplan.model.plan import Plan
 from mzplan.model.resources import inlined_view
 from mzplan.model.state import committed_record
+from mzplan.model.words import did_you_mean, listed
 from mzplan.plan.file import read_plan
+from mzplan.render.column_graph import render_column_graph
 from mzplan.render.explain import render_stages, resource_to_json, stages_to_json, state_to_json
 from mzplan.render.graph import render_graph
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
+from mzplan.schema.source_columns import columns_of
 
 
 def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False, full: bool = False) -> None:
@@ -39,23 +44,49 @@ def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False, full
 
 
 @command("graph")
-@click.option("--impact", type=ADDRESS, help="Show everything that a change to this resource would affect.")
+@click.option(
+    "--impact",
+    type=ADDRESS_OR_COLUMN,
+    help="Show everything that a change to this resource would affect; for a column such as "
+    "source.orders.amount, the queries and columns that it reaches.",
+)
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["mermaid", "dot", "json"]),
-    default="mermaid",
-    help="The graph's format (default: mermaid).",
+    type=click.Choice(["text", "mermaid", "dot", "json"]),
+    help="The graph's format (default: mermaid; for a column, text).",
 )
-def command_graph(invocation: Invocation, impact: Address | None, format_: str) -> None:
+def command_graph(invocation: Invocation, impact: tuple[Address, str] | None, format_: str | None) -> None:
     """Draw the dependencies, or what a change would affect."""
     configuration = invocation.project(whole=True).configuration()
-    if impact is not None and impact not in configuration.resources:
-        if (inlined := inlined_view(impact, configuration.resources)) is not None:
-            raise usage_error(f"{impact} has no query", *inlined)
-        raise error("MZ070.no-no-file", impact=impact)
-    text = render_graph(configuration, impact=impact, format="json" if invocation.json else format_)
+    address, column = impact or (None, "")
+    if address is not None and address not in configuration.resources:
+        if (inlined := inlined_view(address, configuration.resources)) is not None:
+            raise usage_error(f"{address} has no query", *inlined)
+        raise error("MZ070.no-no-file", impact=address)
+    format_ = "json" if invocation.json else format_ or ("text" if column else "mermaid")
+    if address is not None and column:
+        resource = configuration.resources[address]
+        column = _column_of(address, column, resource.type, resource.body)
+        text = render_column_graph(configuration.resources, address, column, format=format_)
+    else:
+        text = render_graph(configuration, impact=address, format=format_)
     invocation.out(text)
+
+
+def _column_of(address: Address, column: str, type_: str, body: Mapping[str, Any]) -> str:
+    """Return a collection's column as declared. Raises MzplanError MZ070 (usage) if there is none."""
+    columns = [one.name for one in columns_of(type_, body)] if address.writes_collection else []
+    found = next((name for name in columns if name.lower() == column.lower()), None)
+    if found is None:
+        near = did_you_mean(column, columns)
+        why = (
+            f"Its columns are {listed(columns)}."
+            if columns
+            else "Only a source or a view writes a collection."
+        )
+        raise error("MZ070.no-column", address=address, column=column, why=why, did_you_mean=near)
+    return found
 
 
 @command("show")

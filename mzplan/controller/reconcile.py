@@ -75,7 +75,7 @@ def next_step(
         return _decide_running(address, desired.description, current, others, memory, now)
     dead = next((r for r in reports if not r.active and is_run_of(r, target)), None)
     if dead is not None:
-        return _decide_ended(address, dead, reports, memory, now, backoff)
+        return _decide_ended(address, desired, dead, reports, memory, now, backoff)
     return _decide_absent(address, desired, reports, memory, now, backoff, takeover)
 
 
@@ -153,21 +153,32 @@ def _decide_running(
 
 
 def _decide_ended(
-    address: Address, dead: QueryReport, reports: Reports, memory: Memory, now: float, backoff: Retries
+    address: Address,
+    desired: Desired,
+    dead: QueryReport,
+    reports: Reports,
+    memory: Memory,
+    now: float,
+    backoff: Retries,
 ) -> Decision:
     """Decide for a wanted query that ended by itself: remember the error, and forget the run.
 
     `_decide_absent` retries the query in a later round.
     """
+    ended = Stop(address=address, names=_names([r for r in reports if not r.active]))
+    if dead.error_kind == "columns-changed" and memory.healthy_since is not None:
+        # A collection has got a column that the query doesn't use, and Delta ends all of its streams.
+        cause = replace(
+            _retry_cause(desired), detail="the columns of a collection that it reads have changed"
+        )
+        memory = replace(without_failures(memory, cause), healthy_since=None)
+        return Decision(command=ended, memory=memory, condition="starting", run=dead)
     error, code, kind = dead.error, dead.error_code or "MZ064", dead.error_kind
     if error is None:
         error, code = f"It was stopped by hand. Fix: to keep it stopped, run mzplan pause {address}.", "MZ162"
         kind = "stopped-by-hand"
     memory = after_failure(memory, "failed", error, code, now, backoff, kind)
-    ended = tuple(r for r in reports if not r.active)
-    return Decision(
-        command=Stop(address=address, names=_names(ended)), memory=memory, condition="failed", run=dead
-    )
+    return Decision(command=ended, memory=memory, condition="failed", run=dead)
 
 
 def _decide_absent(

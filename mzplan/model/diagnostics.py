@@ -21,6 +21,7 @@ ProblemKind = Literal[
     "checkpoint-missing",
     "code-changed",  # another version of a function's package is installed
     "collection-missing",
+    "columns-changed",  # of a table that a running query reads
     "damaged",
     "data-loss",  # a new generation can't read everything again
     "destroy-prevented",

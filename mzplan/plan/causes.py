@@ -15,7 +15,7 @@ from mzplan.model.plan import Change, Effect, FieldChange, heaviest
 from mzplan.model.state import ResourceState
 from mzplan.plan.comparison import compare_resources
 from mzplan.plan.row_migration import sinks_continue
-from mzplan.schema.description import collection_columns
+from mzplan.schema.description import collection_columns, columns_used
 from mzplan.schema.relations.outputs import recomputes
 
 Records = Mapping[Address, ResourceState]
@@ -52,37 +52,41 @@ class Dependencies:
     def of(self, before: ResourceState, after: ResourceState) -> DependencyEffects:
         """Return the effects that reach a resource through its references."""
         effects = DependencyEffects()
+        roles = {address: role for role, address in {**before.reads, **before.snapshots}.items()}
         for role, target in after.references.items():
+            if target in roles:
+                _merge(effects.causes, self._collection(target, (roles[target], role), before, after))
+                continue
             previous = before.references.get(role)
-            if previous is None:
+            if previous is None or not target.is_connection:
                 continue  # a new reference is a change to the resource itself
-            if target.is_connection:
-                effect, causes = self._connections(previous, target)
-                if previous == target:
-                    _merge(effects.causes, causes)
-                else:
-                    effects.repointed[role] = effect
-            elif previous == target:
-                _merge(effects.causes, self._collection(target, role, after))
+            effect, causes = self._connections(previous, target)
+            if previous == target:
+                _merge(effects.causes, causes)
+            else:
+                effects.repointed[role] = effect
         return effects
 
-    def _collection(self, source: Address, role: str, reader: ResourceState) -> Causes:
-        """Return the effect of a source's change on a query that reads its collection in this role.
+    def _collection(
+        self, source: Address, roles: tuple[str, str], former: ResourceState, reader: ResourceState
+    ) -> Causes:
+        """Return the effect of a source's change on a query that reads its collection.
 
-        A query that reads a stream through `from` can continue after the rows that a new generation begins
-        with. A query that reads snapshots, and a view that computes its rows again, only restarts: each
-        micro-batch reads the whole collection.
+        `roles`: the collection's roles in the former and the new query. A query that reads a stream through
+        `from` can continue after the rows that a new generation begins with. A query that reads snapshots,
+        and a view that computes its rows again, only restarts: each micro-batch reads the whole collection.
         """
         change = self._changes.get(source)
         if change is None or change.before is None or change.after is None:
             return {}
         if change.action == "replace":
-            is_table = role in reader.snapshots or recomputes(reader.body)
-            restarts = is_table or (role == "from" and sinks_continue(change))
+            is_table = roles[1] in reader.snapshots or recomputes(reader.body)
+            restarts = is_table or (roles == ("from", "from") and sinks_continue(change))
             return {source: "restart" if restarts else "replace"}
-        if collection_columns(change.before) != collection_columns(change.after):
-            return {source: "restart"}
-        return {}
+        if collection_columns(change.before) == collection_columns(change.after):
+            return {}
+        used = columns_used(former, self._before)[roles[0]], columns_used(reader, self._after)[roles[1]]
+        return {source: "restart"} if used[0] != used[1] else {}
 
     def _connections(self, previous: Address, target: Address) -> tuple[Effect, Causes]:
         """Return the effect of replacing one connection with the other, and the causes.

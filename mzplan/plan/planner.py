@@ -19,6 +19,7 @@ from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State
+from mzplan.plan.broken_columns import check_broken_columns
 from mzplan.plan.canaries import queries_to_resume
 from mzplan.plan.causes import Causes, Dependencies, DependencyEffects, paths_to, reason_for, weigh_references
 from mzplan.plan.commit import wanted_state
@@ -166,6 +167,7 @@ def build_plan(
             *check_shared_targets(changes, planner.after or state.resources),
             *check_joins(changes, planner.after or state.resources),
             *check_current_views(changes, planner.after or state.resources),
+            *check_broken_columns(changes, planner.before, planner.after),
         ),
     )
 

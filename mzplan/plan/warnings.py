@@ -14,8 +14,10 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, InputExtent
 from mzplan.model.state import ResourceState
+from mzplan.plan.changed_columns import changed_columns
 from mzplan.plan.highlights import row_fields
 from mzplan.plan.query_change import STATE, extent_of
+from mzplan.schema.column_impact import reach_of_column
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.object_names import identity
 from mzplan.schema.relations.analysis import analyse
@@ -52,18 +54,22 @@ def check_mixed_results(
 
     Such a query keeps its state, because its own SQL is the same. `resources`: as they are after the plan.
     """
-    edited = {change.address: fields for change in changes if change.after and (fields := row_fields(change))}
+    edited = {c.address: (c, fields) for c in changes if c.after and (fields := row_fields(c))}
     if not edited:
         return
     readers = _readers(resources.values())
     replaced = {change.address for change in changes if change.action == "replace"}
     begun = {change.address for change in changes if change.action in ("create", "replace")}
     below: set[Address] = set()  # to replace one of these wouldn't be enough
-    for address, fields in edited.items():
+    for address, (change, fields) in edited.items():
         if address in below:
             continue
         names = tuple(dict.fromkeys(field.path for field in fields))
+        columns = changed_columns(change, fields)
+        reached = reach_of_column(address, columns, resources) if columns is not None else None
         for mixture in _below(_Mixture(address, address, names, (address,)), readers, replaced):
+            if reached is not None and mixture.query not in reached:
+                continue
             below.add(mixture.query)
             record = resources[mixture.query]
             if STATE in record.body:

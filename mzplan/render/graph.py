@@ -1,4 +1,4 @@
-"""The dependency graph as Mermaid, Graphviz DOT or JSON: all of it, or the part that a change reaches."""
+"""The dependency graph as text, Mermaid, DOT or JSON: all of it, or the part that a change reaches."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def render_graph(
     """
     drawing = _Drawing(configuration, impact)
     match format:
+        case "text":
+            return "\n".join(drawing.text()) + "\n"
         case "mermaid":
             return "\n".join(drawing.mermaid()) + "\n"
         case "dot":
@@ -45,6 +47,14 @@ class _Drawing:
         self.edges = [
             (b, a) for a in self.nodes for b in sorted(self.graph.dependencies(a), key=natural) if b in shown
         ]
+
+    def text(self) -> Iterator[str]:
+        if self.impact:
+            yield _summary(self.impact)
+        for address in self.nodes:
+            fate = self._fate(address)
+            used = ", ".join(str(used) for used, user in self.edges if user == address)
+            yield f"  {self._label(address)}{f': {fate}' if fate else ''}{f'; uses {used}' if used else ''}"
 
     def mermaid(self) -> Iterator[str]:
         if self.impact:

@@ -19,11 +19,12 @@ from mzplan.model.state import Predecessor, ResourceState
 from mzplan.model.stored import SPARSE, Id, Positive
 from mzplan.model.tasks import Task
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.lineage import lineage_of
 from mzplan.schema.properties import value_at
-from mzplan.schema.source_columns import collection_kind
+from mzplan.schema.source_columns import collection_kind, columns_of
 from mzplan.schema.view_query import with_collection
 
-DIGEST_VERSION = 1
+DIGEST_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,11 +258,12 @@ def digest_of(
     resources: Mapping[Address, ResourceState],
     memo: dict[Address, Any] | None = None,
 ) -> str:
-    """Return the digest of a query's inlined description, `"1:<64 hex digits>"`; "" for a connection.
+    """Return the digest of a query's inlined description, `"2:<64 hex digits>"`; "" for a connection.
 
-    The digest leaves out properties that change in place, default values, and the names of the resource and
-    its connections. So renaming a connection restarts nothing. The digest covers the query's tasks. A query
-    that runs with this digest has done them, even after a rollback to an earlier `restart_token`.
+    The digest leaves out properties that change in place, default values, the names of the resource and its
+    connections, and the columns of its inputs that it doesn't use. So renaming a connection restarts nothing,
+    and neither does a new column that a query doesn't use. The digest covers the query's tasks. A query that
+    runs with this digest has done them, even after a rollback to an earlier `restart_token`.
 
     `memo` keeps inlined connections between calls on the same resources.
     """
@@ -281,22 +283,49 @@ def _identity(
 ) -> list[Any]:
     kind = resource_kind(resource.address.kind, resource.type)
     references: dict[str, Any] = {}
+    used = columns_used(resource, resources)
     for role, target in resource.references.items():
+        record = resources[target]
         if target not in memo:
-            record = resources[target]
+            is_connection = target.is_connection
             memo[target] = (
-                _identity(record, resources, memo)
-                if target.is_connection
-                else [record.type, record.generation, collection_columns(record)]
+                _identity(record, resources, memo) if is_connection else [record.type, record.generation]
             )
-        # A view's SQL contains its inputs' names, so they count. A row view's input doesn't (see below).
-        by_name = role != "from" and resource.address.writes_collection
-        names = [target.name] if by_name and target.writes_collection else []
-        references[role] = [*names, *memo[target]]
+        columns = [list(used[role])] if role in used else []
+        # A view's SQL contains its inputs' names, so they count, but not their order. A row view's input
+        # doesn't (see below).
+        by_name = role != "from" and resource.address.writes_collection and target.writes_collection
+        place = f"{role.partition('[')[0]}.{target.name}" if by_name else role
+        references[place] = [*memo[target], *columns]
     identifying = kind.identifying_part(resource.body)
     if (property_ := kind.query_property) in identifying and "from" in resource.references:
         identifying = {**identifying, property_: with_collection(identifying[property_], "_")}
     return [resource.type, identifying, references]
+
+
+def columns_used(
+    resource: ResourceState, resources: Mapping[Address, ResourceState]
+) -> dict[str, tuple[str, ...]]:
+    """Return the columns that a query uses of each collection that it reads, by role, as DDL.
+
+    They are in the order of the collection if that matters, else sorted. Raises KeyError for a dangling
+    reference.
+    """
+    inputs = {**resource.reads, **resource.snapshots}
+    if not inputs:
+        return {}
+    records = {address.name: resources[address] for address in inputs.values()}
+    lineage = lineage_of(resource.address.kind, resource.type, resource.body, records)
+    used: dict[str, tuple[str, ...]] = {}
+    for role, address in inputs.items():
+        record = records[address.name]
+        listed = [
+            str(column)
+            for column in columns_of(record.type, record.body)
+            if (address.name, column.name) in lineage.used
+        ]
+        used[role] = tuple(listed if lineage.is_ordered else sorted(listed))
+    return used
 
 
 def collection_columns(source: ResourceState) -> Any:

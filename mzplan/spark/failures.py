@@ -82,6 +82,14 @@ _KNOWN = (
         "a column of the table was renamed, dropped or retyped, and Delta doesn't stream across that",
         "start a new generation with the current table: mzplan apply --replace {address} --allow-replace.",
     ),
+    _Known(  # Delta ends each stream of a table that gets a column
+        "MZ230",
+        re.compile(r"DELTA_SCHEMA_CHANGED"),
+        "the columns of a table that the query reads have changed",
+        "mzplan restarts the query; if it fails again, start a new generation: mzplan apply --replace "
+        "{address} --allow-replace.",
+        "columns-changed",
+    ),
     _Known(
         OTHER,
         re.compile(r"STATE_STORE_(KEY|VALUE)_(SCHEMA_NOT_COMPATIBLE|ROW_FORMAT_VALIDATION_FAILURE)"),

@@ -20,6 +20,7 @@ from mzplan.operations.events import NOTHING, EventList
 from mzplan.operations.logs import read_logs
 from mzplan.operations.project import Project
 from mzplan.render.cause_text import cause_in_words
+from mzplan.render.column_graph import reach_of_columns
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.status import COLUMNS, row
@@ -193,6 +194,8 @@ def _reach(overview: Overview, address: Address) -> Content:
         parts.append(
             element("p", element("a", "Its queries, as a graph", href=f"/?connection={address.name}"))
         )
+    if len(shown) <= _MAX_NODES:
+        parts += _reach_of_columns(overview, address)
     dependents = graph.dependents(address)
     if dependents:
         links = [element("li", resource_link(dependent)) for dependent in dependents]
@@ -200,6 +203,22 @@ def _reach(overview: Overview, address: Address) -> Content:
         title = element("summary", f"Used by {count(len(dependents), 'resource')}")
         parts.append(element("details", title, list_, class_="box"))
     return parts
+
+
+def _reach_of_columns(overview: Overview, address: Address) -> list[Markup]:
+    """Return what each column of a collection reaches."""
+    rows = [
+        element(
+            "tr",
+            element("td", element("code", column)),
+            element(
+                "td", [element("p", resource_link(a), f": {how}") for a, how in reached.items()] or "no query"
+            ),
+        )
+        for column, reached in reach_of_columns(address, overview.state.resources, overview.graph)
+    ]
+    title = element("summary", "What each column reaches")
+    return [element("details", title, element("table", element("tbody", rows)), class_="box")] if rows else []
 
 
 def plot(points: Sequence[Point], label: str, now: float) -> Markup:

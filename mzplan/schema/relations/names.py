@@ -106,7 +106,9 @@ class _Names:
                 f"read both as streams{OR_CURRENT}",
             )
         if node.args.get("distinct"):
-            self.analysis.used.add(*(item.field for item in (*left.items, *right.items)))
+            fields = [item.field for item in (*left.items, *right.items)]
+            self.analysis.used.add(*fields)
+            self.analysis.deciding.add(*fields)
         items = [_union_item(*pair) for pair in zip(left.items, right.items, strict=True)]
         block = Block(node, [*parts, left, right], items, left.stream, arms=(left, right))
         if (order := node.args.get("order")) is not None:
@@ -129,6 +131,7 @@ class _Names:
             Field(c.name, c.type, event_time=c.name.lower() == input_.event_time.lower())
             for c in input_.columns
         )
+        self.analysis.read += [(name, field) for field in fields]
         return Relation(alias, _renamed(fields, node), input_.stream, input_.label, name)
 
 
@@ -186,7 +189,7 @@ class _Select:
         node, scope = self._node, self._scope
         self._read()
         if (where := node.args.get("where")) is not None:
-            self._check(where.this)
+            self._decide(where.this)
             if aggregates := aggregates_in(where.this):
                 raise QueryError("WHERE has an aggregate function", start_of(aggregates[0]), "use HAVING.")
         items = [item for written in node.expressions for item in self._items(written)]
@@ -198,6 +201,7 @@ class _Select:
             raise QueryError("HAVING without GROUP BY", start_of(having), "use WHERE.")
         if node.args.get("distinct"):
             scope.used.add(*(item.field for item in items))
+            self._analysis.deciding.add(*(item.field for item in items))
         self._check_windows()
         self._check_order()
         return Block(
@@ -222,11 +226,12 @@ class _Select:
             self._join(join)
         for lateral in node.args.get("laterals") or ():
             generated = self._types.generated(lateral.this)
-            self._check(lateral.this)
+            parts = self._decide(lateral.this)
             alias = lateral.args.get("alias")
             columns = [c.name for c in alias.args.get("columns") or ()] if alias is not None else []
             fields = [
-                Field(columns[i] if i < len(columns) else name, t) for i, (name, t) in enumerate(generated)
+                Field(columns[i] if i < len(columns) else name, t, parts=parts)
+                for i, (name, t) in enumerate(generated)
             ]
             name = alias.name.lower() if alias is not None and alias.this is not None else ""
             generated_rows = Relation(name, tuple(fields), stream=False, label="LATERAL VIEW")
@@ -250,9 +255,11 @@ class _Select:
         side, kind = str(join.side).upper(), str(join.kind).upper()
         before = list(scope.relations), scope.visible
         self._sources.append((join, right))
+        compared = [f for r in (*scope.relations, right) for f in r.fields if f.name.lower() in using]
+        self._analysis.deciding.add(*compared)
         scope.add(right, using, side)
         if join.args.get("on") is not None:
-            self._check(join.args["on"])
+            self._decide(join.args["on"])
             _refuse_window(join.args["on"])
         if left_streams != right.stream:
             self._check_table(join, side, kind, left_streams)
@@ -281,12 +288,18 @@ class _Select:
 
     # ── SELECT
 
-    def _check(self, tree: Any) -> None:
-        """Raise QueryError for an unknown column."""
+    def _check(self, tree: Any) -> tuple[Field, ...]:
+        """Return the columns that an expression reads. Raises QueryError for an unknown column."""
         self._check_bare_calls(tree)
-        for column in own_columns(tree):
-            self._scope.find(column)
+        fields = tuple(self._scope.find(column)[0] for column in own_columns(tree))
         self._read_subqueries(tree)
+        return fields
+
+    def _decide(self, tree: Any) -> tuple[Field, ...]:
+        """Return the columns of an expression that decides which rows there are. Raises QueryError."""
+        parts = self._check(tree)
+        self._analysis.deciding.add(*parts)
+        return parts
 
     def _read_subqueries(self, tree: Any) -> None:
         """Find the names of the subqueries in an expression."""
@@ -310,7 +323,7 @@ class _Select:
         for window in named:
             for part in (*(window.args.get("partition_by") or ()), window.args.get("order")):
                 if part is not None:
-                    self._check(part)
+                    self._decide(part)
         for window in (window for item in self._node.expressions for window in windows_in(item)):
             if window.alias and window.alias.lower() not in names:
                 hint = f"write WINDOW {window.alias} AS (…) after the other clauses."
@@ -321,7 +334,7 @@ class _Select:
         order = self._node.args.get("order")
         for column in own_columns(order) if order is not None else ():
             if len(column.parts) > 1 or column.name.lower() not in self._scope.aliases:
-                self._scope.find(column)
+                self._analysis.deciding.add(self._scope.find(column)[0])
 
     def _check_bare_calls(self, tree: Any) -> None:
         """Raise QueryError for a function without parentheses that has the name of a column."""
@@ -336,7 +349,9 @@ class _Select:
         self._read_subqueries(tree)
         for column in own_columns(tree):
             if len(column.parts) > 1 or column.name.lower() not in self._scope.aliases:
-                self._scope.find(column)
+                self._analysis.deciding.add(self._scope.find(column)[0])
+            else:
+                self._analysis.deciding.add(self._scope.aliases[column.name.lower()])
 
     def _items(self, written: Any) -> Iterator[Item]:
         """Yield the columns of an item."""
@@ -350,16 +365,17 @@ class _Select:
         if generator_of(inner):
             names = [alias.name for alias in written.expressions] if isinstance(written, exp.Aliases) else []
             names = names or ([written.alias] if isinstance(written, exp.Alias) else [])
-            self._check(inner)
+            parts = self._decide(inner)
             for number, (name, type_) in enumerate(self._types.generated(inner)):
-                named = Field(names[number] if number < len(names) else name, type_)
+                named = Field(names[number] if number < len(names) else name, type_, parts=parts)
                 yield Item(named, start_of(written), inner)
             return
-        self._check(inner)
+        parts = self._check(inner)
         if self._named and not isinstance(written, exp.Alias | exp.Column | exp.Dot):
             shown = inner.sql(dialect="spark")[:60]
             raise QueryError("an expression has no name", start_of(inner), f"write {shown} AS name.")
-        named = Field(written.alias or written.name, self._types.of(inner), self._scope.keeps_time(inner))
+        name, is_time = written.alias or written.name, self._scope.keeps_time(inner)
+        named = Field(name, self._types.of(inner), is_time, parts)
         self._scope.aliases.setdefault(named.name.lower(), named)
         yield Item(named, start_of(inner), inner)
 
@@ -422,7 +438,7 @@ class _Select:
         """Raise QueryError for a column that is neither in GROUP BY nor in an aggregate function."""
         keys = [self._scope.key(group) for group in groups]
         for group in groups:
-            self._check(group)
+            self._decide(group)
         if self._scope.stream:
             for written in self._node.expressions:
                 _refuse_distinct(written)

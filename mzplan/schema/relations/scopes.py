@@ -19,7 +19,7 @@ class Field:
 
     - `type`: None if only Spark knows it.
     - `event_time`: whether the column has a watermark.
-    - `parts`: for a column of a UNION, the columns that it unites.
+    - `parts`: the columns that it is computed from; for a column of a UNION, the columns that it unites.
     """
 
     name: str
@@ -53,8 +53,9 @@ class UsedFields:
 
     def add(self, *fields: Field) -> None:
         for added in fields:
-            self._fields[id(added)] = added
-            self.add(*added.parts)
+            if added not in self:
+                self._fields[id(added)] = added
+                self.add(*added.parts)
 
     def __contains__(self, one: Field) -> bool:
         return id(one) in self._fields

@@ -122,6 +122,8 @@ class Analysis:
     - `operators`: the operators that keep state, in the order in which Spark computes them.
     - `starred`: the columns that `*` stands for.
     - `used`: the columns that the result needs.
+    - `read`: the columns of the inputs, once for each use of an input, with the input's name.
+    - `deciding`: the columns that decide which rows there are: of conditions, groups, DISTINCT, generators.
     - `by_alias`: the names that stand for an earlier item of their SELECT, and the columns that a NATURAL
       JOIN compares, with their positions.
     - `state`: a digest of the query that computes the state; "" if it keeps none.
@@ -134,6 +136,8 @@ class Analysis:
     operators: list[Operator] = field(default_factory=list)
     starred: list[Field] = field(default_factory=list)
     used: UsedFields = field(default_factory=UsedFields)
+    read: list[tuple[str, Field]] = field(default_factory=list)
+    deciding: UsedFields = field(default_factory=UsedFields)
     by_alias: set[tuple[int, str]] = field(default_factory=set)
     state: str = ""
 

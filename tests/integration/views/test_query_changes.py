@@ -93,3 +93,52 @@ def test_a_changed_query_keeps_or_mixes_or_loses_the_state(project: Project) -> 
     assert planned(project)[:2] == ("replace", "lost")
     project.apply("--allow-replace")
     has(project, {"ada": 26, "bob": 7})
+
+
+def test_a_column_that_nobody_uses_restarts_no_reader_and_loses_no_state(project: Project) -> None:
+    """Delta ends each stream of a table that gets a column. The runner resumes it, and that is no failure."""
+    every = {"trigger": {"interval": "200ms"}}
+    views: dict[str, dict[str, Any]] = {
+        "totals": {
+            "query": "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer",
+            "output": "update",
+            "key": ["customer"],
+            "partitions": 1,
+            "schema": "customer STRING, total BIGINT",
+            **every,
+        },
+        "large": {"query": "SELECT customer, total FROM totals WHERE total > 5", **every},
+        "copy": {"query": "SELECT * FROM orders", **every},
+    }
+
+    def declared(schema: str) -> dict[str, str]:
+        shop = {"sources": {"orders": {"type": "local", "schema": schema, **every}}, "views": views}
+        project.write("query_changes", json.dumps(shop))
+        return {change["address"]: change["effect"] for change in project.apply()["changes"]}
+
+    declared(SCHEMA)
+    add(project, 1, "ada", 5, 1)
+    has(project, {"ada": 5})
+    assert declared(f"{SCHEMA}, note STRING") == {"source.orders": "restart", "view.copy": "restart"}
+    row = {"id": 2, "customer": "ada", "amount": 2, "tax": 1, "note": "x"}
+    project.append("orders", [row])
+    has(project, {"ada": 7})
+    views["totals"]["query"] = (
+        "SELECT customer, sum(amount) AS total, sum(amount) * 2 AS twice FROM orders GROUP BY customer"
+    )
+    views["totals"]["schema"] = "customer STRING, total BIGINT, twice BIGINT"
+    assert declared(f"{SCHEMA}, note STRING") == {"view.totals": "restart"}
+    add(project, 3, "ada", 1, 1)
+    has(project, {"ada": 8})
+
+    def large() -> list[dict[str, Any]]:
+        done = project.run("snapshot", "view.large", "--format", "json")
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    eventually("view.large follows", lambda: large() == [{"customer": "ada", "total": 8}])
+    started = project.queries()["view.large"]["started_because"]
+    assert (started["cause"], started["detail"]) == (
+        "retry",
+        "the columns of a collection that it reads have changed",
+    )
+    assert not [event for event in project.json("events")["events"] if event["kind"] == "failed"]

@@ -78,3 +78,14 @@ def test_only_names_of_mzplans_queries_are_parsed() -> None:
 def test_while_the_old_query_ends_the_new_query_is_starting_not_failed() -> None:
     ending = report(OLD, active=False)
     assert step(NEW, [ending], CHANGED).condition == "starting"
+
+
+def test_a_query_whose_collection_gets_a_column_resumes_at_once_and_has_not_failed() -> None:
+    """Unless the run never worked: then it would start again and again."""
+    memory = Memory(target=key_of(NEW), accepted=NEW, healthy_since=1.0, failures=1)
+    dead = report(NEW, active=False, error="x", error_code="MZ230", error_kind="columns-changed")
+    found = step(NEW, [dead], memory, now=9.0)
+    assert found.command == Stop(address=A, names=(dead.name,)) and found.condition == "starting"
+    again = step(NEW, [], found.memory, now=9.1)
+    assert isinstance(again.command, Switch) and again.command.cause.cause == "retry"
+    assert step(NEW, [dead], found.memory, now=9.2).condition == "failed"

@@ -74,6 +74,13 @@ def test_a_stateful_view_says_from_which_step_on_it_mixes(
     assert warnings(tmp_path, edit, replace=tuple(replaced.split()[1::2])) == []
 
 
+def test_a_column_that_the_state_does_not_use_mixes_nothing(tmp_path: Path) -> None:
+    lines = "SELECT id, customer, amount * 1 AS amount"
+    assert warnings(tmp_path, (lines, f"{lines}, id + 1 AS next")) == []
+    assert warnings(tmp_path, (lines, lines.replace("id,", "id + 1 AS id,"))) == []
+    assert warnings(tmp_path, (lines, lines.replace("id,", "id + 1 AS id,")), ("id > 0", "id > 1"))
+
+
 def test_only_the_first_changed_query_is_named(tmp_path: Path) -> None:
     edits = ("amount * 1 ", "amount * 2 "), ("c.city FROM", "lower(c.city) AS city FROM")
     (found,) = warnings(tmp_path, *edits)

@@ -8,6 +8,7 @@ import pytest
 
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.relations.analysis import NAMES, PASSES, Pass, analyse
+from mzplan.schema.relations.lineage import lineage_of
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.parse import parse_query
 from mzplan.schema.relations.tree import Analysis, Block, Input, Join
@@ -79,3 +80,47 @@ def test_the_state_depends_on_the_columns_that_names_stand_for() -> None:
     assert not analysed("SELECT id FROM orders", PASSES).state
     with pytest.raises(QueryError, match="none of the rows come from a stream"):
         analysed("SELECT city FROM cities", PASSES)
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns", "rows", "used"),
+    [
+        (
+            "SELECT customer, count(*) AS n FROM (SELECT * FROM orders) x GROUP BY customer",
+            {"customer": "orders.customer", "n": ""},
+            "orders.customer orders.ts",
+            "orders.customer orders.ts",
+        ),
+        (
+            "SELECT o.id + p.paid AS x FROM orders o JOIN (SELECT id AS k, paid FROM payments) p "
+            "ON o.id = p.k",
+            {"x": "orders.id payments.paid"},
+            "orders.id orders.ts payments.id payments.ts",
+            "orders.id orders.ts payments.id payments.paid payments.ts",
+        ),
+        (
+            "WITH a AS (SELECT id, customer AS c, ts FROM orders) SELECT id FROM a UNION ALL "
+            "SELECT id FROM payments WHERE paid > 0",
+            {"id": "orders.id payments.id"},
+            "orders.ts payments.paid payments.ts",
+            "orders.customer orders.id orders.ts payments.id payments.paid payments.ts",
+        ),
+        (
+            "SELECT letter FROM orders LATERAL VIEW explode(split(customer, '')) x AS letter",
+            {"letter": "orders.customer"},
+            "orders.customer orders.ts",
+            "orders.customer orders.ts",
+        ),
+    ],
+)
+def test_each_column_is_traced_to_the_columns_of_inputs(
+    sql: str, columns: dict[str, str], rows: str, used: str
+) -> None:
+    """The column with the watermark decides which rows are late."""
+
+    def text(read: frozenset[tuple[str, str]]) -> str:
+        return " ".join(sorted(map(".".join, read)))
+
+    lineage = lineage_of(analysed(sql))
+    assert {name: text(read) for name, read in lineage.columns.items()} == columns
+    assert (text(lineage.rows), text(lineage.used)) == (rows, used)

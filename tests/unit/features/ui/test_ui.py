@@ -236,6 +236,11 @@ def test_the_pages_show_rates_faults_and_the_serial_that_changed_a_resource(port
         assert re.search(rf"Last changed by\s+serial {serial}\b", text), text
 
 
+def test_the_page_of_a_source_shows_what_each_column_reaches(port: int) -> None:
+    page = page_of(port, "/resources/source.orders")
+    assert "What each column reaches" in page and "which rows it has" in page
+
+
 def test_every_error_code_has_a_page(port: int) -> None:
     text = text_of(port, "/errors/MZ050")
     assert "MZ050: A server can't be reached" in text and "Check the address, port, network" in text
