@@ -274,6 +274,7 @@ def applied_to_json(applied: ApplyResult) -> dict[str, Any]:
         shown["seconds"] = round(outcome.seconds, 3) if outcome else 0.0
         if outcome is not None:
             shown["query"] = {
+                **shown.get("query", {}),  # of a changed view: the verdict on its state
                 "id": outcome.query_id,
                 # A renamed query ran under its former name.
                 "run_id_before": applied.former_run_ids.get((change.before or change).address),

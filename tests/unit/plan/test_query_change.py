@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mzplan.plan.commit import causes_of
 from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
+from tests.unit.cli_runs import apply, mzplan
 from tests.unit.small_projects import at, commit, observe
 
 PROJECT = """
@@ -119,6 +121,18 @@ def test_a_saved_plan_has_the_verdict_and_its_digest_does_not(tmp_path: Path) ->
     document = plan_to_json(plan)["changes"][0]["query"]
     assert document["operators"] == [{"kind": "aggregation", "state": "mixed", "because": query.because}]
     assert document["cost"] == {"steps": 901, "rows": 1_200_000, "seconds": 1200.0}
+
+
+def test_an_apply_prints_the_verdict_beside_the_runs(tmp_path: Path) -> None:
+    load(tmp_path, PROJECT)
+    settings = "version: 1\nproject: shop\nwarehouse: ./warehouse\ninstances: {local: {type: dry}}\n"
+    (tmp_path / "mzplan.yaml").write_text(settings)
+    apply(tmp_path)
+    (tmp_path / "pipeline.yaml").write_text(PROJECT.replace("sum(amount) AS", "sum(tax) AS"))
+    document = json.loads(mzplan(tmp_path, "apply", "--auto-approve", "--json").out)
+    (query,) = [c["query"] for c in document["changes"] if c["address"] == "view.totals"]
+    assert (query["state"], query["operators"][0]["kind"]) == ("mixed", "aggregation")
+    assert {"id", "run_id_before", "run_id_after"} < query.keys() and query["id"]
 
 
 def test_a_column_of_another_type_replaces_a_view_whose_state_could_be_kept(tmp_path: Path) -> None:
