@@ -53,7 +53,13 @@ from mzplan.plan.moves import (
     rename_records,
     undeclared_moves,
 )
-from mzplan.plan.query_change import query_change, with_query_effects, with_recomputation, with_replace_costs
+from mzplan.plan.query_change import (
+    query_change,
+    with_input_effects,
+    with_query_effects,
+    with_recomputation,
+    with_replace_costs,
+)
 from mzplan.plan.row_migration import check_migrations, predecessor_of
 from mzplan.plan.targets import with_targets
 from mzplan.plan.warnings import check_joins, check_mixed_results, check_shared_targets, with_inputs
@@ -279,7 +285,7 @@ class _Planner:
         forced, upgraded = after.address in self.forced, self.upgraded.get(after.address, "")
         starts_over = forced or (upgraded and state_verdict(after)[0] != "kept")
         changed = query_change(before, after, (self.before, self.after))
-        fields = with_query_effects(fields, changed, after)
+        fields = with_input_effects(with_query_effects(fields, changed, after), before, after)
         own = heaviest([change.effect for change in fields])
         # Whether the upstream stays the same: another connection may lead to another upstream.
         keeps_upstream = all(field.effect != "replace" for field in fields if field.path in after.references)

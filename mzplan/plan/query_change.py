@@ -151,6 +151,27 @@ def with_query_effects(
     return tuple(replace(field, effect="replace") if field.path in deciding else field for field in fields)
 
 
+def with_input_effects(
+    fields: tuple[FieldChange, ...], before: ResourceState, after: ResourceState
+) -> tuple[FieldChange, ...]:
+    """Return the field changes of a view, without a replace for inputs that its checkpoint can continue with.
+
+    A checkpoint has a position for each stream, whatever the query computes from the streams, and however
+    often and in which order it names them. A query without state can read other tables from now on.
+    """
+    if sorted(before.reads.values()) != sorted(after.reads.values()) or not before.address.writes_collection:
+        return fields
+    continuing = ["from", "reads"]
+    if STATE not in before.body and STATE not in after.body:
+        continuing.append("snapshots")
+    return tuple(
+        replace(field, effect="restart")
+        if field.property_name in continuing and field.effect == "replace"
+        else field
+        for field in fields
+    )
+
+
 def with_replace_costs(
     changes: Sequence[Change], records: Records, statuses: Mapping[str, Status]
 ) -> list[Change]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from mzplan.schema.relations.nodes import named_queries
@@ -67,24 +68,35 @@ class Reading:
         return Rows(outputs, f"{label}{mark}").renamed(_column_names(node))
 
     def _union(self, node: Any, names: Names) -> Rows:
-        left, right = self.rows(node.this, names), self.rows(node.expression, names)
-        if len(left.outputs) != len(right.outputs):
+        branches = [self.rows(branch, names) for branch in _branches(node)]
+        if len({len(branch.outputs) for branch in branches}) > 1:
             raise UndecidedError("the SELECTs of a UNION have different numbers of columns")
-        number = self.number("union")
+        first, number = branches[0], self.number("union")
+        in_order = self._in_order(branches)
         outputs = []
-        for place, (one, other) in enumerate(zip(left.outputs, right.outputs, strict=True)):
+        for place, output in enumerate(first.outputs):
             ref = f"union{number}.{place}"
-            self.needs[ref] = (*one.value.refs, *other.value.refs)
-            text = f"({one.value.text} | {other.value.text})"
-            types = one.value.type, other.value.type
-            type_ = wider(types[0], types[1]) if types[0] and types[1] else None
-            outputs.append(Output(one.name, Normal(text, (ref,), type_, one.value.shown)))
-        self.needed.update(ref for side in (left, right) for f in side.filters for ref in f.refs)
-        source = f"union({described(left)} | {described(right)})"
-        rows = Rows(outputs, source, operators=(*left.operators, *right.operators))
-        rows.renames = left.renames or right.renames
-        rows.is_united = any(side.filters or side.is_united for side in (left, right))
+            self.needs[ref] = tuple(ref for one in branches for ref in one.outputs[place].value.refs)
+            text = f"({' | '.join(one.outputs[place].value.text for one in in_order)})"
+            types = [one.outputs[place].value.type for one in branches]
+            type_ = reduce(lambda a, b: wider(a, b) if a and b else None, types)
+            outputs.append(Output(output.name, Normal(text, (ref,), type_, output.value.shown)))
+        self.needed.update(ref for side in branches for f in side.filters for ref in f.refs)
+        source = f"union({' | '.join(map(described, in_order))})"
+        rows = Rows(outputs, source, operators=tuple(n for one in branches for n in one.operators))
+        rows.renames = any(one.renames for one in branches)
+        rows.is_united = any(side.filters or side.is_united for side in branches)
         return self.distinct(rows) if node.args.get("distinct") else rows
+
+    def _in_order(self, branches: list[Rows]) -> list[Rows]:
+        """Return the branches of a UNION in an order that doesn't depend on the text.
+
+        Their order counts if one has an operator, which Spark numbers, or if a stream is read twice: its
+        readings may be at different positions, which the checkpoint has by order.
+        """
+        if any(branch.operators for branch in branches) or max(self._uses.values(), default=0) > 1:
+            return branches
+        return sorted(branches, key=lambda one: (described(one), [o.value.text for o in one.outputs]))
 
     def distinct(self, rows: Rows) -> Rows:
         """Return the distinct rows; a stateful operator whose keys are all columns."""
@@ -109,6 +121,13 @@ class Reading:
         """Return the next number of a union or generator."""
         self._numbers[kind] += 1
         return self._numbers[kind]
+
+
+def _branches(union: Any) -> list[Any]:
+    """Return the SELECTs of a UNION, in the order of the text."""
+    left = union.this
+    is_plain = type(left).__name__ == "Union" and not left.args.get("distinct") and not named_queries(left)
+    return [*(_branches(left) if is_plain else [left]), union.expression]
 
 
 def described(rows: Rows) -> str:

@@ -142,3 +142,60 @@ def test_a_column_that_nobody_uses_restarts_no_reader_and_loses_no_state(project
         "the columns of a collection that it reads have changed",
     )
     assert not [event for event in project.json("events")["events"] if event["kind"] == "failed"]
+
+
+@pytest.mark.nightly
+def test_inputs_in_another_order_or_read_otherwise_keep_the_checkpoint(project: Project) -> None:
+    """Spark knows a stream by its place among the query's streams; mzplan gives each its own position."""
+    every = {"trigger": {"interval": "200ms"}}
+    orders, payments = "SELECT id, amount AS n FROM orders", "SELECT id, paid AS n FROM payments"
+    united = "SELECT id, sum(n) AS total FROM ({}) u GROUP BY id"
+    plain = "SELECT id, customer AS name FROM orders"
+    joined = "SELECT o.id, c.name FROM orders o LEFT JOIN customers c ON o.customer = c.customer"
+
+    def applied(union: str, row: str, **more: Any) -> dict[str, str]:
+        totals = {"query": union, "output": "update", "key": ["id"], "partitions": 1, **every}
+        shop = {
+            "sources": {
+                "orders": {"type": "local", "schema": SCHEMA, **every},
+                "payments": {"type": "local", "schema": "id BIGINT, paid BIGINT", **every},
+                "customers": {"type": "local", "schema": "customer STRING, name STRING", **every},
+                "names": {"type": "local", "schema": "customer STRING", **every},
+            },
+            "views": {
+                "totals": {**totals, "schema": "id BIGINT, total BIGINT"},
+                "named": {"query": row, "schema": "id BIGINT, name STRING", **every, **more},
+            },
+        }
+        project.write("query_changes", json.dumps(shop))
+        changes = project.apply()["changes"]
+        return {one["address"]: one["effect"] for one in changes if one["effect"] != "none"}
+
+    def rows(view: str) -> list[tuple[Any, ...]]:
+        done = project.run("snapshot", view, "--format", "json")
+        return sorted(tuple(json.loads(line).values()) for line in done.stdout.splitlines())
+
+    def shows(view: str, *expected: tuple[Any, ...]) -> None:
+        eventually(f"{view} is {expected}", lambda: rows(view) == sorted(expected))
+
+    applied(united.format(f"{orders} UNION ALL {payments}"), plain)
+    add(project, 1, "ada", 5, 1)
+    project.append("payments", [{"id": 1, "paid": 1}, {"id": 2, "paid": 2}])
+    project.append("customers", [{"customer": "bob", "name": "Bob"}])
+    shows("view.totals", (1, 6), (2, 2))
+    shows("view.named", (1, "ada"))
+
+    swapped = united.format(f"{payments} UNION ALL {orders}")
+    found = applied(swapped, joined, snapshots=["customers"])
+    assert found == {"view.totals": "restart", "view.named": "restart"}
+    add(project, 2, "bob", 10, 1)
+    shows("view.totals", (1, 6), (2, 12))
+    shows("view.named", (1, "ada"), (2, "Bob"))
+
+    both = f"{joined} LEFT JOIN names n ON n.customer = c.customer"
+    assert applied(swapped, both, snapshots=["customers", "names"]) == {"view.named": "restart"}
+    assert applied(swapped, both, snapshots=["names", "customers"]) == {"view.named": "in-place"}
+    assert applied(swapped, plain) == {"view.named": "restart"}
+    add(project, 3, "cy", 7, 1)
+    shows("view.totals", (1, 6), (2, 12), (3, 7))
+    shows("view.named", (1, "ada"), (2, "Bob"), (3, "cy"))

@@ -142,3 +142,36 @@ def test_a_plan_names_the_columns_of_sinks_that_a_change_breaks(tmp_path: Path) 
     ]
     assert broken(("amount INT, ts", "amount BIGINT, ts")) == []  # its targets can keep the values
     assert broken(("select: [id, ts AS at]", "select: [id]")) == []  # edited by hand
+
+
+def test_inputs_that_a_query_reads_in_another_order_replace_nothing(tmp_path: Path) -> None:
+    """A view without state also keeps its checkpoint if it becomes relational, or reads other tables."""
+    views = """
+  named: {query: "SELECT o.id, o.customer AS c FROM orders o LEFT JOIN p USING (id)", snapshots: [p]}
+  both:
+    query: >
+      SELECT id, count(*) AS n FROM (SELECT id FROM orders UNION ALL SELECT id FROM payments) u GROUP BY id
+    output: update
+    key: [id]
+sinks:"""
+    text = PROJECT.replace("\nsinks:", views).replace(
+        "  payments: {",
+        "  p: {connection: k, topic: c, format: {type: json, schema: 'id BIGINT'}}\n  payments: {",
+    )
+    state = commit(load(tmp_path, text))
+    for old, new, changed in (
+        (
+            "FROM orders UNION ALL SELECT id FROM payments",
+            "FROM payments UNION ALL SELECT id FROM orders",
+            "both",
+        ),
+        ('o LEFT JOIN p USING (id)", snapshots: [p]}', 'o"}', "named"),
+        (
+            "id, amount * 2 AS twice FROM orders",
+            "id, amount * 2 AS twice FROM (SELECT * FROM orders) x",
+            "few",
+        ),
+    ):
+        assert old in text
+        plan = build_plan(load(tmp_path, text.replace(old, new)), state)
+        assert effects(plan) == {f"view.{changed}": "restart"}, [c.fields for c in plan.changes]

@@ -126,3 +126,36 @@ def test_a_condition_below_any_query_is_never_kept(pair: Pair, number: int) -> N
     after = f"WITH {few}, {after.removeprefix('WITH ')}" if is_named else f"WITH {few} {after}"
     changed = judged(pair.before, after)
     assert changed is not None and changed.state != "kept", after
+
+
+BRANCHES = [
+    "SELECT id AS k, n FROM orders WHERE n > 1",
+    "SELECT order_id AS k, 1 AS n FROM payments",
+]
+
+
+@given(aggregations(), st.permutations(BRANCHES))
+@settings(deadline=None, max_examples=30)
+def test_branches_of_a_union_in_another_order_are_kept(
+    query: tuple[list[str], list[str], list[str]], order: list[str]
+) -> None:
+    conditions = [one for one in query[2] if one == "n > 1"]
+
+    def united(branches: list[str]) -> str:
+        return written(["k"], ["sum(n)", "count(*)"], conditions, f"({' UNION ALL '.join(branches)}) u")
+
+    changed = judged(united(BRANCHES), united(order))
+    assert changed is None or changed.state == "kept", changed
+
+
+def test_the_order_counts_if_a_stream_is_read_twice_or_a_branch_keeps_state() -> None:
+    """Its readings may be at different positions, and Spark numbers operators."""
+    twice = ["SELECT id AS k FROM orders WHERE n > 1", "SELECT n AS k FROM orders"]
+    grouped = ["SELECT id AS k FROM orders GROUP BY id", "SELECT order_id AS k FROM payments"]
+    for branches in (twice, grouped):
+        queries = [
+            f"SELECT k, count(*) AS c FROM ({' UNION ALL '.join(one)}) u GROUP BY k"
+            for one in (branches, branches[::-1])
+        ]
+        changed = judged(*queries)
+        assert changed is not None and changed.state != "kept", branches
