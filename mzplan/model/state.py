@@ -105,6 +105,8 @@ class ResourceState:
       that the previous one read (`apply --allow-loss`); 0: none.
     - `predecessor`: the generation whose rows this one begins with; None if it reads its upstream from the
       start.
+    - `later_columns`: the columns that this generation of a collection has got after it began, as DDL. Its
+      table keeps them if they are removed.
     - `analysis`: the digest of the input and the result of analysing a view's SQL (see
       mzplan.config.checks.recorded_analyses); "" for none. It isn't part of the desired state.
     """
@@ -125,6 +127,7 @@ class ResourceState:
     because: Annotated[Cause | None, _read_cause] = field(default=None, compare=False, metadata=SPARSE)
     may_lose: int = field(default=0, metadata=SPARSE)
     predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
+    later_columns: str = field(default="", metadata=SPARSE)
     analysis: str = field(default="", compare=False, metadata=SPARSE)
 
     @property

@@ -45,6 +45,7 @@ from mzplan.plan.guards import (
     known_losses,
     same_place,
 )
+from mzplan.plan.later_columns import with_column_effects, with_later_columns
 from mzplan.plan.moves import (
     as_move,
     check_undeclared,
@@ -286,6 +287,7 @@ class _Planner:
         starts_over = forced or (upgraded and state_verdict(after)[0] != "kept")
         changed = query_change(before, after, (self.before, self.after))
         fields = with_input_effects(with_query_effects(fields, changed, after), before, after)
+        fields = with_column_effects(fields, before, after)
         own = heaviest([change.effect for change in fields])
         # Whether the upstream stays the same: another connection may lead to another upstream.
         keeps_upstream = all(field.effect != "replace" for field in fields if field.path in after.references)
@@ -297,9 +299,12 @@ class _Planner:
             predecessor = None
             if may_migrate:
                 predecessor = predecessor_of(before, after, self.statuses, self.instances)
-            after = dataclasses.replace(after, generation=before.generation + 1, predecessor=predecessor)
+            after = dataclasses.replace(
+                after, generation=before.generation + 1, predecessor=predecessor, later_columns=""
+            )
             after = dataclasses.replace(after, digest=self._digest(after))
         else:
+            after = with_later_columns(after, before)
             digest = self._digest(after)
             same = digest == before.digest or self._same_description(before, digest)
             effect = "in-place" if same else "restart"

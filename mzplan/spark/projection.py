@@ -222,13 +222,13 @@ def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
 
 
 def with_all_columns(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
-    """Return the rows of a view's earlier query with all columns that its collection has by now.
+    """Return the rows of a view's earlier query with the columns that its collection has by now.
 
-    Columns that the query doesn't return are NULL.
+    Columns that the query doesn't return are NULL. Columns that were removed since then are left out.
     """
     own = rows.columns.index(POSITION)
     given = {name.lower() for name in rows.columns[:own]}
-    if not given < {column.name.lower() for column in query.columns}:
+    if given == {column.name.lower() for column in query.columns}:
         return rows
     columns = (quoted(c.name) if c.name.lower() in given else _null(c) for c in query.columns)
     return rows.selectExpr(*columns, *map(quoted, rows.columns[own:]))

@@ -123,7 +123,9 @@ class RelationalRun:
     def _computed(
         self, session: SparkSession, streams: Mapping[str, DataFrame], tables: Mapping[str, DataFrame]
     ) -> DataFrame:
-        rows = rows_of_view(session, streams, tables, self.query, self.position, self.compute)
+        rows = rows_of_view(
+            session, streams, tables, self.query, self.position, self.compute, earlier=self.finishing
+        )
         return with_all_columns(rows, self.query) if self.finishing else rows
 
     @contextmanager

@@ -35,14 +35,16 @@ def rows_of_view(
     query: ResolvedQuery,
     position: str,
     compute: Compute | None,
+    *,
+    earlier: bool = False,
 ) -> DataFrame:
     """Return the rows of a relational view, then `_position` of this type.
 
-    `streams`, `tables`: the rows of the inputs by name, in `session`. Raises MzplanError MZ019 for SQL, and
+    `streams`, `tables`: the rows of the inputs by name, in `session`. `earlier`: see rows_by_sql. Raises MzplanError MZ019 for SQL, and
     MZ362 for a function that fails.
     """
     if compute is None:
-        return rows_by_sql(session, streams, tables, query, position)
+        return rows_by_sql(session, streams, tables, query, position, earlier=earlier)
     reads, inputs = query.description.inputs, {}
     for name, rows in {**streams, **tables}.items():
         columns = [column.name for column in columns_of(reads[name].type, reads[name].body)]

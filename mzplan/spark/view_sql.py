@@ -35,14 +35,18 @@ def rows_by_sql(
     tables: Mapping[str, DataFrame],
     query: ResolvedQuery,
     position: str,
+    *,
+    earlier: bool = False,
 ) -> DataFrame:
     """Return the rows of a relational view, then `_position`, a NULL of this type.
 
     `streams`, `tables`: the rows of the inputs by name, in `session`. They become temporary views with their
-    declared columns. Raises MzplanError MZ019 for SQL that views can't have, or that Spark refuses.
+    declared columns. `earlier`: the query may use columns that were removed since then. Raises MzplanError
+    MZ019 for SQL that views can't have, or that Spark refuses.
     """
     reads = query.description.inputs
-    inputs = {name: _declared(rows, reads[name]) for name, rows in {**streams, **tables}.items()}
+    given = {**streams, **tables}.items()
+    inputs = {name: _declared(rows, reads[name], earlier) for name, rows in given}
     try:
         for name, mark in query.body.get("watermarks", {}).items():
             if name in streams:
@@ -128,9 +132,16 @@ def _checked(
     return computed
 
 
-def _declared(rows: DataFrame, read: CollectionRead) -> DataFrame:
-    """Return the rows with their declared columns, without mzplan's own columns."""
-    return rows.select(*(quoted(column.name) for column in columns_of(read.type, read.body)))
+def _declared(rows: DataFrame, read: CollectionRead, earlier: bool) -> DataFrame:
+    """Return the rows with their declared columns, without mzplan's own columns.
+
+    `earlier`: also with the columns that were removed, which the table still has.
+    """
+    names = [column.name for column in columns_of(read.type, read.body)]
+    if earlier:
+        lower = {name.lower() for name in names}
+        names += [name for name in rows.columns if name.lower() not in lower and name != POSITION]
+    return rows.select(*map(quoted, names))
 
 
 def _excludes_null(sql: str, column: str) -> bool:

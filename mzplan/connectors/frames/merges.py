@@ -104,19 +104,19 @@ def merge(
     _name_step(session, step)
     matches_key = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
     newer = [f"s.{POSITION} > t.{POSITION}"] if compares_positions else []
+    stored = [quoted(column) for column in rows.columns if column != CHANGE]
+    # The columns to set don't have the table's alias, because Spark would then not find a new column, which
+    # only the rows have. Columns that only the table has keep their values.
+    update = f"UPDATE SET {', '.join(f'{column} = s.{column}' for column in stored)}"
     if CHANGE in rows.columns:
         deletes = f"s.{CHANGE} = '{DELETE}'"
-        stored = [quoted(column) for column in rows.columns if column != CHANGE]
-        # The columns to set don't have the table's alias, because Spark would then not find a new column,
-        # which only the rows have.
-        updates = ", ".join(f"{column} = s.{column}" for column in stored)
         actions = (
-            f"{_when('MATCHED', deletes, *newer)} DELETE {_when('MATCHED', f'NOT {deletes}', *newer)} "
-            f"UPDATE SET {updates} {_when('NOT MATCHED', f'NOT {deletes}')} INSERT ({', '.join(stored)}) "
-            f"VALUES ({', '.join(f's.{column}' for column in stored)})"
+            f"{_when('MATCHED', deletes, *newer)} DELETE "
+            f"{_when('MATCHED', f'NOT {deletes}', *newer)} {update} "
+            f"{_when('NOT MATCHED', f'NOT {deletes}')} {_insert(stored)}"
         )
     else:
-        actions = f"{_when('MATCHED', *newer)} UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        actions = f"{_when('MATCHED', *newer)} {update} WHEN NOT MATCHED THEN {_insert(stored)}"
     metrics = session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {matches_key} {actions}").collect()
     changed_rows = int(metrics[0]["num_affected_rows"]) if metrics else 0
     return changed_rows if changed_rows or rows.isEmpty() else None
@@ -137,7 +137,12 @@ def add_missing(rows: DataFrame, table: str, keys: Sequence[str]) -> None:
     for setting in (_APPLICATION, _VERSION):
         session.conf.unset(setting)
     matches_key = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
-    session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {matches_key} WHEN NOT MATCHED THEN INSERT *")
+    insert = _insert([quoted(column) for column in rows.columns])
+    session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {matches_key} WHEN NOT MATCHED THEN {insert}")
+
+
+def _insert(columns: Sequence[str]) -> str:
+    return f"INSERT ({', '.join(columns)}) VALUES ({', '.join(f's.{column}' for column in columns)})"
 
 
 def _when(clause: str, *conditions: str) -> str:

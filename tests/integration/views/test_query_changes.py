@@ -143,6 +143,18 @@ def test_a_column_that_nobody_uses_restarts_no_reader_and_loses_no_state(project
     )
     assert not [event for event in project.json("events")["events"] if event["kind"] == "failed"]
 
+    # Undoing both costs as little. The tables keep the columns, and new rows have NULL in them.
+    views["totals"]["query"] = TOTALS
+    views["totals"]["schema"] = "customer STRING, total BIGINT"
+    undone = declared(SCHEMA)
+    assert undone == dict.fromkeys(("source.orders", "view.copy", "view.totals"), "restart")
+    add(project, 4, "ada", 1, 1)
+    add(project, 5, "bob", 9, 1)
+    has(project, {"ada": 9, "bob": 9})
+    eventually("view.large follows", lambda: {row["total"] for row in large()} == {9})
+    verified = project.json("verify", "view.copy")
+    assert verified["difference"] is None and verified["verified"] > 0
+
 
 @pytest.mark.nightly
 def test_inputs_in_another_order_or_read_otherwise_keep_the_checkpoint(project: Project) -> None:

@@ -10,7 +10,7 @@ from mzplan.model.plan import Plan
 from mzplan.plan import build_plan
 from tests.unit.cli_runs import mzplan
 from tests.unit.plan.test_query_change import load
-from tests.unit.small_projects import commit
+from tests.unit.small_projects import commit, commit_plan
 
 PROJECT = """
 connections:
@@ -124,26 +124,6 @@ def test_the_reach_of_a_column_is_drawn(tmp_path: Path) -> None:
     assert ran.code == 64 and "did you mean amount?" in ran.err
 
 
-def test_a_plan_names_the_columns_of_sinks_that_a_change_breaks(tmp_path: Path) -> None:
-    def broken(*edits: tuple[str, str]) -> list[str]:
-        found = planned(tmp_path, *edits).diagnostics
-        return sorted(one.summary for one in found if one.code == "MZ306")
-
-    text = ("amount INT, ts", "amount STRING, ts")
-    assert broken(text, ("sum(amount)", "sum(length(amount))"), ("amount * 2", "length(amount)")) == [
-        "The change of source.orders.amount breaks column `amount` of sink.all_pg"
-    ]
-    assert broken(("amount INT, ts", "amount DOUBLE, ts")) == [
-        "The change of source.orders.amount breaks column `amount` of sink.all_pg",
-        "The change of source.orders.amount breaks column `total` of sink.report",
-    ]
-    assert broken(("AS total", "AS revenue")) == [
-        "The change of view.totals.total breaks column `total` of sink.report"
-    ]
-    assert broken(("amount INT, ts", "amount BIGINT, ts")) == []  # its targets can keep the values
-    assert broken(("select: [id, ts AS at]", "select: [id]")) == []  # edited by hand
-
-
 def test_inputs_that_a_query_reads_in_another_order_replace_nothing(tmp_path: Path) -> None:
     """A view without state also keeps its checkpoint if it becomes relational, or reads other tables."""
     views = """
@@ -175,3 +155,45 @@ sinks:"""
         assert old in text
         plan = build_plan(load(tmp_path, text.replace(old, new)), state)
         assert effects(plan) == {f"view.{changed}": "restart"}, [c.fields for c in plan.changes]
+
+
+def test_a_column_that_was_added_later_is_removed_as_cheaply(tmp_path: Path) -> None:
+    """A column with which the generation began is part of its rows."""
+    more = f"{ORDERS}, note STRING"
+    state = commit(load(tmp_path, PROJECT))
+    wider = load(tmp_path, PROJECT.replace(ORDERS, more))
+    added = build_plan(wider, state)
+    state = commit_plan(added, state)
+    undone = build_plan(load(tmp_path, PROJECT), state)
+    assert (
+        effects(undone)
+        == effects(added)
+        == dict.fromkeys(("source.orders", "view.copy", "sink.all_pg"), "restart")
+    )
+    state = commit_plan(undone, state)
+    assert effects(build_plan(wider, state)) == effects(added)
+    retyped = load(tmp_path, PROJECT.replace(ORDERS, more.replace("note STRING", "note INT")))
+    assert effects(build_plan(retyped, state))["source.orders"] == "replace"
+    fewer = load(tmp_path, PROJECT.replace("id BIGINT, paid INT", "id BIGINT, paid INT, x INT"))
+    begun = commit(fewer)
+    assert effects(build_plan(load(tmp_path, PROJECT), begun))["source.payments"] == "replace"
+
+
+def test_a_plan_names_the_columns_of_sinks_that_a_change_breaks(tmp_path: Path) -> None:
+    def broken(*edits: tuple[str, str]) -> list[str]:
+        found = planned(tmp_path, *edits).diagnostics
+        return sorted(one.summary for one in found if one.code == "MZ306")
+
+    text = ("amount INT, ts", "amount STRING, ts")
+    assert broken(text, ("sum(amount)", "sum(length(amount))"), ("amount * 2", "length(amount)")) == [
+        "The change of source.orders.amount breaks column `amount` of sink.all_pg"
+    ]
+    assert broken(("amount INT, ts", "amount DOUBLE, ts")) == [
+        "The change of source.orders.amount breaks column `amount` of sink.all_pg",
+        "The change of source.orders.amount breaks column `total` of sink.report",
+    ]
+    assert broken(("AS total", "AS revenue")) == [
+        "The change of view.totals.total breaks column `total` of sink.report"
+    ]
+    assert broken(("amount INT, ts", "amount BIGINT, ts")) == []  # its targets can keep the values
+    assert broken(("select: [id, ts AS at]", "select: [id]")) == []  # edited by hand
