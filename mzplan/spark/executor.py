@@ -31,7 +31,7 @@ from mzplan.controller.executor import (
     QueryName,
     QueryReport,
 )
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.losses import FirstCopy
 from mzplan.model.observed import Counters
@@ -53,6 +53,7 @@ from mzplan.spark.projection import ensure_columns, outputs_of
 from mzplan.spark.query import RunningQuery
 from mzplan.spark.relational_streams import require_place, tables_in_order
 from mzplan.spark.start import QueryStart, StartContext
+from mzplan.spark.state_trial import require_state
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.tasks.open_tasks import check_arguments
 from mzplan.spark.versions import require_features, require_readable
@@ -86,6 +87,7 @@ class SparkExecutor(SparkDriver):
         self._interrupted_steps = InterruptedSteps()
         self._lock = threading.Lock()
         self._running: dict[QueryName, RunningQuery] = {}
+        self._tried: dict[Address, tuple[str, Place]] = {}  # the description whose state Spark has accepted
         self._secrets: Secrets | None = None
         self._pools = SchedulerPools(lambda: pool_count(self._session()))
         self._starts = StartContext(
@@ -199,7 +201,7 @@ class SparkExecutor(SparkDriver):
 
         MZ281: Delta can't use the query's tables. MZ294: the source can't migrate its rows. MZ019: Spark
         doesn't accept a task's arguments, or the view. MZ230: Spark computes other columns for the view.
-        MZ320: the view can't continue from its checkpoint.
+        MZ320, MZ321: the view can't continue from its checkpoint, or not with its state.
         """
         address = description.address
         if address.is_connection:
@@ -229,6 +231,16 @@ class SparkExecutor(SparkDriver):
         ensure_columns(outputs_of(rows), query)
         if is_relational_view(query) and not (is_current_view(query) or query.description.snapshots):
             require_place(checkpoint, query, tables_in_order(rows, query, self._warehouse))
+            self._require_state(spark, query, checkpoint)
+
+    def _require_state(self, spark: SparkSession, query: ResolvedQuery, checkpoint: Checkpoint) -> None:
+        """Raise MzplanError MZ321 if Spark can't continue the view's state. A description is tried once."""
+        description, begun = query.description, checkpoint.descriptions().entries
+        has_run = bool(begun) and begun[-1].digest == description.digest
+        key = description.digest, description.place
+        if not has_run and self._tried.get(query.address) != key:
+            require_state(spark, query, checkpoint, self._connectors.position(description))
+            self._tried[query.address] = key
 
     def _migration_problems(self, spark: SparkSession, query: ResolvedQuery) -> tuple[Diagnostic, ...]:
         connector = self._connectors.source(query.description.type)

@@ -40,8 +40,8 @@ def rows_of_view(
 ) -> DataFrame:
     """Return the rows of a relational view, then `_position` of this type.
 
-    `streams`, `tables`: the rows of the inputs by name, in `session`. `earlier`: see rows_by_sql. Raises MzplanError MZ019 for SQL, and
-    MZ362 for a function that fails.
+    `streams`, `tables`: the rows of the inputs by name, in `session`. `earlier`: see rows_by_sql. Raises
+    MzplanError MZ019 for SQL, and MZ362 for a function that fails.
     """
     if compute is None:
         return rows_by_sql(session, streams, tables, query, position, earlier=earlier)

@@ -253,7 +253,7 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
         checkpoint.folder,
     ):
         try:
-            _remove(folder)
+            remove_folder(folder)
         except (FileNotFoundError, NotADirectoryError):  # a file may be in the place of the parent folder
             continue
         except OSError as problem:
@@ -262,8 +262,8 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
             raise error("MZ035.cannot-removed", folder=folder, strerror=problem.strerror or problem) from None
 
 
-def _remove(folder: str) -> None:
-    """Remove a folder. Doesn't follow links below the warehouse, but removes the links themselves."""
+def remove_folder(folder: str) -> None:
+    """Remove a folder or file. Doesn't follow links below the warehouse, but removes the links themselves."""
     local = local_path(folder)
     if local is not None:
         root, inner = split_storage(local)

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mzplan.spark.stream_joins import without_null_matches
 from mzplan.spark.views import own_session
+from mzplan.warehouse.stored_state import differences, stored_operators
 from tests.cases.state_pairs import SCHEMAS, Pair, read_pairs
 from tests.integration.spark_lab import Lab
 
@@ -121,6 +122,8 @@ def test_spark_does_with_the_state_what_the_plan_says(pair: Pair, lab: Lab, tmp_
         for sql, place in ((pair.before, "changed"), (pair.after, "fresh"))
     ]
     assert [refusal(query) for query in first] == ["", ""]
+    stored = [stored_operators(str(tmp_path / place)) for place in ("changed", "fresh")]
+    assert bool(list(differences(*stored))) == (pair.state == "lost")
     add(tmp_path, 1, len(BATCHES) if pair.output == "append" else 2)
     fresh, expected = start(session, pair.after, pair.output, tmp_path, "fresh")
     changed, found = start(session, pair.after, pair.output, tmp_path, "changed")

@@ -1,0 +1,115 @@
+"""Asks Spark, before a commit, whether a view's query can continue with the state in its checkpoint.
+
+The query runs once over empty inputs, beside the running one, and Spark writes the state schema of its
+operators. mzplan compares them with the checkpoint's. (Only the plan knows what a state means; Spark stores
+types by position.)
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.frames.types import ddl
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.schema.source_columns import columns_of
+from mzplan.spark import failures
+from mzplan.spark.view_sql import rows_by_sql
+from mzplan.spark.views import own_session
+from mzplan.warehouse.checkpoint_log import CheckpointLog
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.folder import decoding, open_folder
+from mzplan.warehouse.storage import remove_folder
+from mzplan.warehouse.stored_state import StoredOperator, differences, stored_operators
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("mzplan.spark")
+
+_LONGEST = 30  # seconds of a trial; it takes one or two
+
+
+def require_state(spark: SparkSession, query: ResolvedQuery, checkpoint: Checkpoint, position: str) -> None:
+    """Raise MzplanError MZ321 if Spark can't continue a relational view with the state of its checkpoint.
+
+    `position`: the type of `_position`, as Spark DDL. Raises OSError.
+    """
+    if not checkpoint.log.has_begun() or checkpoint.log.newest() < 0:
+        return
+    stored = stored_operators(checkpoint.spark)
+    if not stored and "state" not in query.body:
+        return
+    partitions = int(query.body["partitions"])
+    problems = [
+        f"the checkpoint has {operator.partitions} partitions instead of {partitions}"
+        for operator in stored[:1]
+        if operator.partitions != partitions
+    ]
+    tried = _tried(spark, query, checkpoint, position)
+    if tried is not None:
+        problems += differences(stored, tried)
+    if problems:
+        text = "; ".join(problems)
+        raise MzplanError(Diagnostic.of("MZ321.state-differs", address=query.address, differences=text))
+
+
+def _tried(
+    spark: SparkSession, query: ResolvedQuery, checkpoint: Checkpoint, position: str
+) -> tuple[StoredOperator, ...] | None:
+    """Return the operators of the query's state, as Spark would store them; None if the trial fails."""
+    session, folder = own_session(spark), f"{checkpoint.folder}/trial-{uuid.uuid4().hex[:8]}"
+    for name, value in _settings(checkpoint.log).items():
+        if session.conf.isModifiable(name):
+            session.conf.set(name, value)
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    try:
+        open_folder(f"{folder}/input").write("empty.parquet", _no_rows())
+        streams = {
+            name: session.readStream.schema(ddl(columns_of(read.type, read.body))).parquet(f"{folder}/input")
+            for name, read in query.description.reads.items()
+        }
+        rows = rows_by_sql(session, streams, {}, query, position)
+        writer = rows.writeStream.format("noop").outputMode(query.body["output"]).trigger(availableNow=True)
+        trial = writer.option("checkpointLocation", f"{folder}/spark").start()
+        if not trial.awaitTermination(_LONGEST):
+            trial.stop()
+            raise RuntimeError(f"it didn't end within {_LONGEST} s")
+        return stored_operators(f"{folder}/spark")
+    except (MzplanError, OSError):
+        raise
+    except Exception as problem:  # the query's start shows whether Spark can run it
+        log.warning(
+            "%s: its query could not be tried: %s", query.address, failures.of_exception(problem).text
+        )
+        return None
+    finally:
+        with suppress(OSError):
+            remove_folder(folder)
+
+
+def _settings(checkpoint: CheckpointLog) -> Mapping[str, str]:
+    """Return the settings that a checkpoint fixes for its query, such as the version of a join's state."""
+    lines = checkpoint.lines(checkpoint.newest())
+    with decoding(f"{checkpoint.spark}/offsets"):
+        settings: dict[str, str] = json.loads(lines[1]).get("conf", {}) if len(lines) > 1 else {}
+        return settings
+
+
+@cache
+def _no_rows() -> bytes:
+    """Return a Parquet file without rows. Spark reads missing columns as NULL."""
+    import pyarrow
+    from pyarrow import parquet
+
+    data = io.BytesIO()
+    parquet.write_table(pyarrow.table({"none": pyarrow.array([], pyarrow.int32())}), data)
+    return data.getvalue()
