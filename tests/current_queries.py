@@ -130,16 +130,7 @@ class _Query:
         self._with: list[str] = []
 
     def whole(self) -> tuple[str, Sequence[str]]:
-        kinds = (
-            self._plain,
-            self._plain,
-            self._grouped,
-            self._grouped,
-            self._windowed,
-            self._set,
-            self._distinct,
-        )
-        sql, columns = self._chance.choice(kinds)(2)
+        sql, columns = self._any_select(2)
         names = list(columns)
         key = self._chance.sample(names, min(len(names), self._chance.choice((1, 1, 2, 3))))
         if self._chance.random() < 0.05:
@@ -147,6 +138,11 @@ class _Query:
             sql = f"SELECT * FROM ({sql}) q ORDER BY {order} LIMIT 3"
         prefix = f"WITH {', '.join(self._with)} " if self._with else ""
         return f"{prefix}{sql}", key
+
+    def _any_select(self, depth: int) -> tuple[str, dict[str, str]]:
+        often = (self._plain, self._grouped)
+        kinds = (*often, *often, self._windowed, self._set, self._distinct, self._shared, self._exploded)
+        return self._chance.choice(kinds)(depth)
 
     # ── kinds of SELECT: each returns the SQL and the columns with their types
 
@@ -214,6 +210,29 @@ class _Query:
             arms.append(f"SELECT {items} {rest}")
         return f"{arms[0]} {word} {arms[1]}", {f"u{place}": type_ for place, type_ in enumerate(types)}
 
+    def _shared(self, _: int) -> tuple[str, dict[str, str]]:
+        """Return a SELECT over joins by a column that all relations have."""
+        chance = self._chance
+        sides = [chance.choice(("", "LEFT ", "RIGHT ", "FULL ")) for _ in range(chance.choice((1, 1, 2)))]
+        first, *others = chance.choices([table.name for table in self._tables], k=len(sides) + 1)
+        joins = " ".join(
+            f"{side}JOIN {name} AS j{number} USING (id)"
+            for number, (side, name) in enumerate(zip(sides, others, strict=True), 1)
+        )
+        where = chance.choice(("", " WHERE id > 1", " WHERE j1.s IS NULL"))
+        return (
+            f"SELECT id, j0.n AS c0, j1.s AS c1 FROM {first} AS j0 {joins}{where}",
+            {"id": "BIGINT", "c0": "?", "c1": "STRING"},
+        )
+
+    def _exploded(self, depth: int) -> tuple[str, dict[str, str]]:
+        relations, joins = self._joins(depth)
+        values = [self._expression(relations, "BIGINT") for _ in range(2)]
+        view = f"LATERAL VIEW explode(array({', '.join(values)})) x AS e"
+        where = self._where(relations, depth)
+        columns = {"c0": "BIGINT", "g0": "?"}
+        return f"SELECT x.e AS c0, count(*) AS g0 {joins} {view}{where} GROUP BY x.e", columns
+
     # ── parts
 
     def _items(self, relations: Sequence[Relation], count: int) -> tuple[list[str], dict[str, str]]:
@@ -241,6 +260,15 @@ class _Query:
 
     def _from(self, depth: int) -> tuple[list[Relation], str]:
         """Return the relations that can be named, and the SQL from FROM to WHERE."""
+        relations, joins = self._joins(depth)
+        return relations, f"{joins}{self._where(relations, depth)}"
+
+    def _where(self, relations: Sequence[Relation], depth: int) -> str:
+        count = self._chance.choice((0, 0, 1, 1, 2))
+        conditions = [self._condition(relations, depth) for _ in range(count)]
+        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+    def _joins(self, depth: int) -> tuple[list[Relation], str]:
         chance = self._chance
         first = self._relation(depth)
         relations, sql = [first], f"FROM {first.sql}"
@@ -255,9 +283,7 @@ class _Query:
                 sql += f" {side}JOIN {other.sql} ON {self._on(relations, other)}"
             if side not in ("LEFT SEMI ", "LEFT ANTI "):
                 relations.append(other)
-        conditions = [self._condition(relations, depth) for _ in range(chance.choice((0, 0, 1, 1, 2)))]
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        return relations, f"{sql}{where}"
+        return relations, sql
 
     def _on(self, relations: Sequence[Relation], other: Relation) -> str:
         chance = self._chance
@@ -275,12 +301,10 @@ class _Query:
         self._aliases += 1
         alias = f"r{self._aliases}"
         if depth > 0 and chance.random() < 0.3:
-            sql, columns = chance.choice(
-                (self._plain, self._grouped, self._windowed, self._set, self._distinct)
-            )(depth - 1)
+            sql, columns = self._any_select(depth - 1)
             if chance.random() < 0.3:
-                self._with.append(f"w{self._aliases} AS ({sql})")
-                return Relation(f"w{self._aliases} AS {alias}", alias, columns)
+                self._with.append(f"w_{alias} AS ({sql})")
+                return Relation(f"w_{alias} AS {alias}", alias, columns)
             return Relation(f"({sql}) AS {alias}", alias, columns)
         table = chance.choice(list(self._tables))
         return Relation(f"{table.name} AS {alias}", alias, dict(table.columns))

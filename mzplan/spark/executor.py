@@ -231,7 +231,8 @@ class SparkExecutor(SparkDriver):
         ensure_columns(outputs_of(rows), query)
         if is_relational_view(query) and not (is_current_view(query) or query.description.snapshots):
             require_place(checkpoint, query, tables_in_order(rows, query, self._warehouse))
-            self._require_state(spark, query, checkpoint)
+            if function is None:
+                self._require_state(spark, query, checkpoint)
 
     def _require_state(self, spark: SparkSession, query: ResolvedQuery, checkpoint: Checkpoint) -> None:
         """Raise MzplanError MZ321 if Spark can't continue the view's state. A description is tried once."""

@@ -19,13 +19,12 @@ from mzplan.schema.column_replacement import TOO_LONG, quoted_name, with_express
 from mzplan.schema.columns import POSITION
 from mzplan.schema.expressions import Parsed, parse_select, parse_where
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.relations.outputs import output_of
 from mzplan.schema.sql_text import MAX_LENGTH, SqlTextError, bare, collection_name
 from mzplan.schema.view_query import ViewQuery, parse_view
 
 SWITCH = "materialize"
-_OWN = frozenset(
-    ["description", "from", "key", "labels", "output", "query", "query_file", "schema", "type", SWITCH]
-)
+_OWN = frozenset(["description", "from", "key", "labels", "query", "query_file", "schema", "type", SWITCH])
 _MATERIALIZE = "remove `materialize: false` from the view"
 _BETWEEN = ",\n  "
 _MAX_COLUMNS_LENGTH = 10 * MAX_LENGTH  # characters of all columns of a view
@@ -65,7 +64,9 @@ class InlinedViews:
     def check(self, resource: Declaration) -> None:
         """Report MZ304 if an inlined view sets properties of a query, or has an expression that varies."""
         own = resource.own if resource.given else resource.body
-        for name in sorted(own.keys() - _OWN - resource.derived.keys()):
+        # Only a query over tables says so, because queries over streams can't read it.
+        has_effect = _OWN if output_of(resource.body).streams else _OWN | {"output"}
+        for name in sorted(own.keys() - has_effect - resource.derived.keys()):
             why = f"it has no query of its own, so `{name}` has no effect"
             self._refuse(resource, (name,), why, f"remove `{name}`")
         property_, query = self._query(resource)

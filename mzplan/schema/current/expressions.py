@@ -85,10 +85,11 @@ class FaithfulSql:
     def _parts_around(self, tree: Any) -> Iterator[Written]:
         """Yield the parts of the text with the names in an expression, and with balanced brackets."""
         spans = [node.meta for node in own_nodes(tree) if "start" in node.meta]
-        if not spans:
-            return
-        first, last = min(span["start"] for span in spans), max(span["end"] for span in spans)
+        first = min((span["start"] for span in spans), default=0)
+        last = max((span["end"] for span in spans), default=-1)
         inside = [n for n, token in enumerate(self._tokens) if first <= token.start and token.end <= last + 1]
+        if not inside:
+            return
         for start in range(inside[0], max(inside[0] - _MOST_TOKENS, -1), -1):
             for end in range(inside[-1], min(inside[-1] + _MOST_TOKENS, len(self._tokens))):
                 part = self._tokens[start : end + 1]

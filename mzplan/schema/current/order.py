@@ -81,7 +81,7 @@ class _Select:
 
     def _check_aggregate(self, node: Any) -> None:
         called = function_name(node, self._sql)
-        if called in ("max_by", "min_by"):
+        if called in ("max_by", "min_by") and len(arguments_of(node)) > 1:
             value, by = arguments_of(node)[:2]
             if not self._decides(by, value):
                 value_sql, *by_sql = (one.sql(dialect="spark") for one in (value, *_parts(by)))
@@ -127,11 +127,11 @@ class _Select:
     def _check_window(self, window: Any) -> None:
         named = {one.name.lower(): one for one in self._block.node.args.get("windows") or ()}
         own = named.get(window.alias.lower(), window) if window.alias else window
-        called, spec = function_name(function_of(window), self._sql), own.args.get("spec")
+        called = function_name(function_of(window), self._sql)
+        spec, order = (window.args.get(name) or own.args.get(name) for name in ("spec", "order"))
         is_by_rows = spec is not None and str(spec.args.get("kind")).upper() == "ROWS"
         if called.lower() in _OF_PEERS or not (is_by_rows or called.lower() in _BY_POSITION):
             return
-        order = own.args.get("order")
         keys = [*(own.args.get("partition_by") or ()), *(key.this for key in _keys_of(order))]
         if missing := self._missing(keys):
             self._refuse(
