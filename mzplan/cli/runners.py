@@ -89,7 +89,7 @@ class LocalRunners:
         )
         return number
 
-    def settle(self, instance: Instance, wait: float) -> None:
+    def read_commit(self, instance: Instance, wait: float) -> None:
         if instance.type == "dry":
             from mzplan.runner.main import run_dry
 

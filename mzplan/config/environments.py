@@ -14,7 +14,7 @@ from typing import Any
 
 from mzplan.config.documents import Document, containers_below, texts_in
 from mzplan.config.findings import Findings, Location, Path
-from mzplan.config.places import Place, places_of
+from mzplan.config.places import StorageLocation, places_of
 from mzplan.config.references import substitute
 from mzplan.config.variables import Variables, defaults_of, report_undeclared
 from mzplan.model.diagnostics import error
@@ -182,7 +182,7 @@ def _substitute(value: Any, values: Body, memo: dict[int, Any] | None = None) ->
 def check_overlaps(
     document: Document,
     chosen: str,
-    own: Iterable[Place],
+    own: Iterable[StorageLocation],
     others: OtherEnvironments,
     directory: str,
     findings: Findings,
@@ -204,13 +204,18 @@ def check_overlaps(
                     _report(document, (first, overlap[0]), (second, overlap[1]), findings)
 
 
-def _overlap(first: Iterable[Place], second: Iterable[Place]) -> tuple[Place, Place] | None:
+def _overlap(
+    first: Iterable[StorageLocation], second: Iterable[StorageLocation]
+) -> tuple[StorageLocation, StorageLocation] | None:
     second = tuple(second)
     return next(((a, b) for a in first for b in second if a.overlaps(b)), None)
 
 
 def _report(
-    document: Document, first: tuple[str, Place], second: tuple[str, Place], findings: Findings
+    document: Document,
+    first: tuple[str, StorageLocation],
+    second: tuple[str, StorageLocation],
+    findings: Findings,
 ) -> None:
     (name, a), (other, b) = first, second
     inner, outer = (a, b) if len(a.path) > len(b.path) else (b, a)
@@ -229,7 +234,7 @@ def _report(
     )
 
 
-def _location(document: Document, name: str, place: Place) -> Location:
+def _location(document: Document, name: str, place: StorageLocation) -> Location:
     own = place.setting in entries_of(document.data).get(name, {})
     path: Path = (SECTION, name, place.setting) if own else (SECTION, name)
     return Location(document.file, path, at_key=True)

@@ -34,7 +34,7 @@ _HDFS_PORT = ":8020"  # the default
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorageLocation:
     """The place of a state or a warehouse.
 
     - `root`: the server, bucket or disk.
@@ -49,22 +49,24 @@ class Place:
     path: str = "/"
     server: str | None = None
 
-    def equals(self, other: Place) -> bool:
+    def equals(self, other: StorageLocation) -> bool:
         """Return whether `other` is the same place."""
         return self._is_beside(other) and self.path == other.path
 
-    def overlaps(self, other: Place) -> bool:
+    def overlaps(self, other: StorageLocation) -> bool:
         """Return whether `other` is the same place, or one place is inside the other."""
         return self._is_beside(other) and (
             _is_within(self.path, other.path) or _is_within(other.path, self.path)
         )
 
-    def _is_beside(self, other: Place) -> bool:
+    def _is_beside(self, other: StorageLocation) -> bool:
         servers = {self.server, other.server}
         return self.root == other.root and (None in servers or len(servers) == 1)
 
 
-def places_of(body: Mapping[str, Any], directory: str, state_directory: str = "") -> tuple[Place, ...]:
+def places_of(
+    body: Mapping[str, Any], directory: str, state_directory: str = ""
+) -> tuple[StorageLocation, ...]:
     """Return the places of an environment's state and warehouse.
 
     Malformed settings have no place; their error is reported elsewhere.
@@ -83,7 +85,7 @@ def _default(name: str) -> Any:
     return load_schema("project")["properties"][name]["default"]
 
 
-def _state_places(given: Mapping[str, Any], directory: str) -> Iterator[Place]:
+def _state_places(given: Mapping[str, Any], directory: str) -> Iterator[StorageLocation]:
     state = {**_default("state"), **given}
     match state.get("backend"):
         case "postgres":
@@ -95,14 +97,14 @@ def _state_places(given: Mapping[str, Any], directory: str) -> Iterator[Place]:
             yield from _path_place("state", str(state["path"]), directory)
 
 
-def _server_places(state: Mapping[str, Any]) -> Iterator[Place]:
+def _server_places(state: Mapping[str, Any]) -> Iterator[StorageLocation]:
     """Return a place for each host that libpq would try."""
     known = load_schema("state")["properties"]
     port, schema = (state.get(name) or known[name]["default"] for name in ("port", "schema"))
     named = (str(port), str(state.get("database", "")), str(schema))
     for host in str(state.get("host", "")).split(","):
         written = f"{host}, database {named[1]}, schema {named[2]}"
-        yield Place("state", written, ("postgres", _host(host), *named))
+        yield StorageLocation("state", written, ("postgres", _host(host), *named))
 
 
 def _host(name: str) -> str:
@@ -132,13 +134,15 @@ def _endpoint(url: str) -> str:
     return "" if host.endswith(_OF_AWS) else f"{host}:{port}"
 
 
-def _path_place(setting: Setting, written: str, directory: str, server: str | None = None) -> Iterator[Place]:
+def _path_place(
+    setting: Setting, written: str, directory: str, server: str | None = None
+) -> Iterator[StorageLocation]:
     if "\0" in written:
         return
     place = absolute(directory, written)
     folder = local_path(place)
     if folder is not None:
-        yield Place(setting, written, ("disk",), os.path.realpath(folder))
+        yield StorageLocation(setting, written, ("disk",), os.path.realpath(folder))
         return
     try:
         parts = urlsplit(place)
@@ -153,7 +157,7 @@ def _path_place(setting: Setting, written: str, directory: str, server: str | No
     if scheme == "hdfs":  # without a host, Hadoop uses the one in core-site.xml
         server, bucket = bucket.removesuffix(_HDFS_PORT) or None, ""
     inner = posixpath.normpath("/" + path.lstrip("/"))
-    yield Place(setting, written, (scheme, bucket), inner, server)
+    yield StorageLocation(setting, written, (scheme, bucket), inner, server)
 
 
 def _is_within(inner: str, outer: str) -> bool:

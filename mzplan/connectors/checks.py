@@ -19,7 +19,7 @@ from mzplan.connectors.api.queries import (
     resolve_connection,
 )
 from mzplan.connectors.api.tasks import check_tasks
-from mzplan.connectors.api.upstreams import check_losses, judge_upstream
+from mzplan.connectors.api.upstreams import check_losses, compare_upstream
 from mzplan.connectors.catalogue import Connectors, find_connector
 from mzplan.connectors.formats.registry import ROLE
 from mzplan.host.extras import missing_extras_reported
@@ -94,7 +94,7 @@ def check_description(
             problems: tuple[Diagnostic, ...] = ()
             if probe.upstream is not None:
                 former = probed_query.checkpoint or query.checkpoint
-                difference = judge_upstream(connector, probed_query, former, probe.upstream).diagnostic
+                difference = compare_upstream(connector, probed_query, former, probe.upstream).diagnostic
                 problems = (difference,) if difference else check_tasks(query, query.checkpoint, connector)
             if probe.ok and not problems:
                 problems = check_losses(connector, query, warehouse, probe.upstream)

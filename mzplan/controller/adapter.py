@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from itertools import chain
 
 from mzplan.controller.core import Controller
-from mzplan.controller.decision import Desired
+from mzplan.controller.decision import WantedQuery
 from mzplan.controller.terms import (
     AppendCommand,
     CreateExportToken,
@@ -50,8 +50,8 @@ class StorageController:
         self.kernel = kernel
         self.prepared: Tokens = {}
         self._instances: set[InstanceId] = set()
-        self._collections: dict[GlobalId, Desired] = {}
-        self._exports: dict[GlobalId, Desired] = {}
+        self._collections: dict[GlobalId, WantedQuery] = {}
+        self._exports: dict[GlobalId, WantedQuery] = {}
         self._dropped: set[tuple[str, GlobalId]] = set()
 
     def initialization_complete(self) -> None:
@@ -115,17 +115,17 @@ class StorageController:
         """Return all collections, by id."""
         return ((id_, self.collection(id_)) for id_ in sorted(self._collections))
 
-    def migrate_collections(self, collections: Sequence[tuple[GlobalId, Desired]]) -> None:
+    def migrate_collections(self, collections: Sequence[tuple[GlobalId, WantedQuery]]) -> None:
         """Migrate the storage of collections to the current layout, before they are created. Idempotent."""
         self.kernel.migrate([collection.description.place for _, collection in collections])
 
-    def create_collections(self, collections: Sequence[tuple[GlobalId, Desired]]) -> None:
+    def create_collections(self, collections: Sequence[tuple[GlobalId, WantedQuery]]) -> None:
         """Create or alter all these collections or none. Their queries start with the next `process`.
 
         Raises IdentifierReusedError for an id of an export, or an id with two descriptions.
         """
         self.kernel.instances.require()
-        wanted: dict[GlobalId, Desired] = {}
+        wanted: dict[GlobalId, WantedQuery] = {}
         for id_, query in collections:
             if id_ != query.description.id:
                 raise StorageError(f"{id_} is described as {query.description.id}.")
@@ -178,14 +178,14 @@ class StorageController:
         if self._is_prepared(token):
             self._consume([token])
 
-    def create_exports(self, exports: Sequence[tuple[CreateExportToken, Desired]]) -> None:
+    def create_exports(self, exports: Sequence[tuple[CreateExportToken, WantedQuery]]) -> None:
         """Create or alter all these exports or none. Their queries start with the next `process`.
 
         Consumes the tokens: their holds pass to the exports. Raises IdentifierMissingError for a cancelled
         token, StorageError for a token of another collection.
         """
         self.kernel.instances.require()
-        wanted: dict[GlobalId, Desired] = {}
+        wanted: dict[GlobalId, WantedQuery] = {}
         for token, query in exports:
             address = query.description.address
             if token.id != query.description.id or token.from_id not in query.from_ids:
@@ -228,7 +228,7 @@ class StorageController:
         StorageError for an input that isn't local, a row that doesn't fit its columns, or an invalid diff.
         """
         self.kernel.instances.require()
-        planned = [(self.collection(command.id).desired.description, command) for command in commands]
+        planned = [(self.collection(command.id).wanted_query.description, command) for command in commands]
         for query, _ in planned:
             if query.type != LOCAL_TYPE:
                 raise StorageError(f"{query.address} isn't a local source, so it doesn't accept appends.")
@@ -294,7 +294,7 @@ class StorageController:
 
     # --- inside
 
-    def _hosted(self) -> Collection[Desired]:
+    def _hosted(self) -> Collection[WantedQuery]:
         return {**self._exports, **self._collections}.values()
 
     def _follow(self) -> None:
@@ -311,13 +311,18 @@ class StorageController:
         if id_ not in self._instances:
             raise IdentifierMissingError("instance", id_)
 
-    def _frontiers(self, what: str, hosted: Mapping[GlobalId, Desired], id_: GlobalId) -> Frontiers:
+    def _frontiers(self, what: str, hosted: Mapping[GlobalId, WantedQuery], id_: GlobalId) -> Frontiers:
         if id_ not in hosted:
             raise IdentifierMissingError(what, id_)
         return self.kernel.frontiers.by_id[id_]
 
     def _drop(
-        self, ids: Sequence[GlobalId], kind: str, hosted: dict[GlobalId, Desired], *, validated: bool = True
+        self,
+        ids: Sequence[GlobalId],
+        kind: str,
+        hosted: dict[GlobalId, WantedQuery],
+        *,
+        validated: bool = True,
     ) -> None:
         self.kernel.instances.require()
         for id_ in ids if validated else ():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from mzplan.controller.claims import Claims
-from mzplan.controller.decision import Decision, Desired
+from mzplan.controller.decision import Decision, WantedQuery
 from mzplan.controller.executor import CheckResult, Executor, Measurement
 from mzplan.controller.frontiers import FrontierTable
 from mzplan.controller.jobs import Jobs
@@ -84,7 +84,7 @@ class Controller:
         self.targets = TargetMaintenance(
             lambda sink: executor.compact(sink, self.secrets), jobs, clock, self.wake
         )
-        self.wanted: dict[Address, Desired] = {}  # the queries that should run here
+        self.wanted: dict[Address, WantedQuery] = {}  # the queries that should run here
         self.claimed: frozenset[Place] = frozenset()  # the storage that must stay
         self.queries: Queries | None = None
         self.decisions: dict[Address, Decision] = {}
@@ -103,7 +103,7 @@ class Controller:
 
     def follow(
         self,
-        queries: Sequence[Desired],
+        queries: Sequence[WantedQuery],
         claimed: Collection[Place] = (),
         policies: Mapping[GlobalId, ReadPolicy] | None = None,
     ) -> None:
@@ -178,8 +178,8 @@ class Controller:
         """
         self.instances.require()
         assert self.queries is not None
-        self.queries.switcher.epoch = max(epoch, self.queries.switcher.epoch)
-        return self.queries.switcher.epoch
+        self.queries.command_runner.epoch = max(epoch, self.queries.command_runner.epoch)
+        return self.queries.command_runner.epoch
 
     # --- work
 
@@ -334,12 +334,12 @@ class Controller:
         queries.backoff = self.parameters.backoff
         self.jobs.set_threads("start", self.parameters.parallelism)
 
-    def _running_sinks(self, wanted: Mapping[Address, Desired]) -> dict[Address, Description]:
+    def _running_sinks(self, wanted: Mapping[Address, WantedQuery]) -> dict[Address, Description]:
         """Return the committed descriptions of the running sinks."""
         running = {address for address, decision in self.decisions.items() if decision.condition == "running"}
         return {a: w.description for a, w in wanted.items() if a in running and a.writes_target}
 
-    def _observe(self, wanted: Mapping[Address, Desired]) -> None:
+    def _observe(self, wanted: Mapping[Address, WantedQuery]) -> None:
         """Update uppers and conditions from the last decisions."""
         uppers: list[tuple[GlobalId, Step]] = []
         for address, decision in self.decisions.items():

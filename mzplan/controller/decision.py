@@ -17,7 +17,7 @@ Key = tuple[str, int, str]  # id, generation, digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desired:
+class WantedQuery:
     """A committed query of `instance`. `cause` is the commit's cause for its last start or stop."""
 
     description: Description
@@ -42,7 +42,7 @@ class Memory:
     - `accepted`: the last description that ran; the store also has it.
     - `retry_at`: when the target may be tried again. `fallback_at`: when the query may fall back to the
       accepted description. Both are in monotonic seconds.
-    - `verdict`: how the last attempt at the target ended, `rejected` or `failed`.
+    - `last_failure`: how the last attempt at the target ended, `rejected` or `failed`.
     - `started_here`: whether this runner has started the query or found it paused, so that the next start has
       a committed cause.
     - `retry_cause`: the cause of an immediate retry, if a failure was forgiven.
@@ -53,7 +53,7 @@ class Memory:
     failures: int = 0
     retry_at: float = 0.0
     fallback_at: float = 0.0
-    verdict: Condition | None = None
+    last_failure: Condition | None = None
     error: str | None = None
     error_code: str | None = None
     error_kind: ProblemKind = ""
@@ -64,7 +64,7 @@ class Memory:
     @property
     def is_waiting(self) -> bool:
         """Whether an attempt has failed, and another one is due at some time."""
-        return self.verdict is not None and not math.isinf(self.retry_at)
+        return self.last_failure is not None and not math.isinf(self.retry_at)
 
     @property
     def is_target_accepted(self) -> bool:

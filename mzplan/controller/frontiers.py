@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from mzplan.controller.decision import Desired
+from mzplan.controller.decision import WantedQuery
 from mzplan.controller.maintenance import Maintenance, Survey, max_hold
 from mzplan.controller.terms import Frontiers, GlobalId, InstanceId, ReadPolicy, Step
 from mzplan.model.address import Place
@@ -22,7 +22,7 @@ class FrontierTable:
         self.instance: InstanceId = ""
         self.by_id: dict[GlobalId, Frontiers] = {}
 
-    def follow(self, queries: Iterable[Desired]) -> None:
+    def follow(self, queries: Iterable[WantedQuery]) -> None:
         """Follow these queries. A new reader holds its collections from their sinces on."""
         before, self.by_id = self.by_id, {}
         for query in queries:
@@ -30,20 +30,20 @@ class FrontierTable:
             known = before.get(id_)
             if known is None or known.place != query.description.place:
                 # A new generation is another collection, which starts without steps.
-                new = Frontiers(desired=query)
+                new = Frontiers(wanted_query=query)
                 new.policy = known.policy if known is not None else new.policy
                 known = new
-            known.desired = query
+            known.wanted_query = query
             self.by_id[id_] = known
         for id_, collection in self.by_id.items():
             for former in before.keys() & collection.holds.keys():
                 reader = self.by_id.get(former)
-                if reader is not before[former] or id_ not in reader.desired.from_ids:
+                if reader is not before[former] or id_ not in reader.wanted_query.from_ids:
                     collection.release(former)
         for id_, reader in self.by_id.items():
             held, reader.read_holds = reader.read_holds, {}
             for collection in self._collections_read_by(reader):
-                from_id = collection.desired.description.id
+                from_id = collection.wanted_query.description.id
                 is_held = from_id in held and before.get(from_id) is collection
                 reader.read_holds[from_id] = held[from_id] if is_held else collection.hold(id_, 0)
 
@@ -123,15 +123,15 @@ class FrontierTable:
 
     def _readers(self, id_: GlobalId) -> dict[GlobalId, Place]:
         """Return the checkpoint places of a collection's readers, by id."""
-        return {i: reader.place for i, reader in self.by_id.items() if id_ in reader.desired.from_ids}
+        return {i: reader.place for i, reader in self.by_id.items() if id_ in reader.wanted_query.from_ids}
 
     def _collections_read_by(self, reader: Frontiers) -> Iterator[Frontiers]:
         """Yield the collections that a query reads and this process knows."""
-        return (self.by_id[from_id] for from_id in reader.desired.from_ids if from_id in self.by_id)
+        return (self.by_id[from_id] for from_id in reader.wanted_query.from_ids if from_id in self.by_id)
 
     def _is_fed(self, query: Frontiers) -> bool:
         """Whether the query writes a collection, and runs on this instance."""
-        return query.address.writes_collection and query.desired.instance == self.instance
+        return query.address.writes_collection and query.wanted_query.instance == self.instance
 
     def _downgrade(self, collection: Frontiers) -> None:
         """Advance the since of a collection to its read capabilities, if this instance feeds it."""
@@ -144,7 +144,7 @@ def _held_steps(reader: GlobalId, collection: Frontiers) -> str | None:
     step = collection.holds.get(reader, collection.upper)
     if step >= min(collection.implied, collection.upper):
         return None
-    limit = max_hold(collection.desired.description)
+    limit = max_hold(collection.wanted_query.description)
     return (
         f"It has read {collection.address} up to step {step}, and later rows are kept for "
         f"it{f', for at most {limit}' if limit else ''}."

@@ -113,7 +113,7 @@ class Maintenance:
     def _survey(self, subject: tuple[Frontiers, Mapping[GlobalId, Place]]) -> Survey | None:
         state, readers = subject
         place, policy, now = state.place, state.policy, time.time()
-        hold = max_hold(state.desired.description)
+        hold = max_hold(state.wanted_query.description)
         try:
             return Survey(
                 id=place[0],

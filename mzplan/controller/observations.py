@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.controller.decision import Decision, Desired, Memory, key_of
+from mzplan.controller.decision import Decision, Memory, WantedQuery, key_of
 from mzplan.controller.executor import Measurement, QueryReport
 from mzplan.controller.reconcile import is_run_of
 from mzplan.controller.terms import Step
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ProblemKind
 from mzplan.model.observed import (
+    CanaryVerdict,
     Condition,
     Counters,
     LagUnit,
@@ -21,7 +22,6 @@ from mzplan.model.observed import (
     PastStep,
     RunFacts,
     Status,
-    Verdict,
     facts_of,
 )
 from mzplan.model.tasks import TaskOutcome, TaskProgress
@@ -78,7 +78,7 @@ class QueryState:
     - `retry_at`: the time of the next attempt, in seconds since the epoch.
     """
 
-    wanted: Desired | None = None
+    wanted: WantedQuery | None = None
     decision: Decision | None = None
     memory: Memory = _NO_ATTEMPTS
     upstream: Any = None
@@ -90,7 +90,7 @@ class QueryState:
     stall: str | None = None
     upstream_problem: Diagnostic | None = None
     hold_reason: str | None = None
-    canary_verdict: Verdict | None = None
+    canary_verdict: CanaryVerdict | None = None
     measurement: Measurement | None = None
     fault: Fault | None = None
     retry_at: float | None = None
@@ -196,7 +196,7 @@ def observe(address: Address, query: QueryState) -> Observation:
     )
 
 
-def _error(query: QueryState, verdict: Verdict | None) -> tuple[str | None, str | None, ProblemKind]:
+def _error(query: QueryState, verdict: CanaryVerdict | None) -> tuple[str | None, str | None, ProblemKind]:
     """Return the problem of the query, with its code and kind."""
     run, problem = query.run, query.upstream_problem
     text = f"{problem.summary}. {problem.detail}" if problem is not None else None

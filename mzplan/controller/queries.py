@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from mzplan.controller.claims import Accepted, Claims, places_read
-from mzplan.controller.decision import Accept, Decision, Desired, Drop, Memory, Stop, Switch, key_of
+from mzplan.controller.commands import Attempts, CommandRunner
+from mzplan.controller.decision import Accept, Decision, Drop, Memory, Stop, Switch, WantedQuery, key_of
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.outages import OVERTAKEN, is_fenced
 from mzplan.controller.reconcile import BACKOFF, after_failure, without_failures
@@ -21,7 +22,6 @@ from mzplan.controller.runs import Runs
 from mzplan.controller.secrets_in_use import SecretsInUse
 from mzplan.controller.table import Result, Row, World, decide, job_kind, open_tasks_of
 from mzplan.controller.terms import Step
-from mzplan.controller.work import Attempts, Switcher
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
@@ -54,7 +54,7 @@ class Queries:
         self.executor, self.events, self.clock = controller.executor, controller.events, controller.clock
         known = previous.secrets if previous is not None else {}
         self.secrets_in_use = SecretsInUse(controller.secrets, known, controller.jobs, controller.clock)
-        self.switcher = Switcher(controller, claims, self.secrets_in_use, epoch)
+        self.command_runner = CommandRunner(controller, claims, self.secrets_in_use, epoch)
         self.jobs = controller.jobs
         observations = previous.observations if previous is not None else {}
         self.previous_lags = {address: o.lag for address, o in observations.items() if o.lag}
@@ -77,16 +77,16 @@ class Queries:
         """The queries that are being started or stopped."""
         return {address for address, row in self.rows.items() if row.job is not None}
 
-    def follow(self, wanted: Mapping[Address, Desired]) -> None:
+    def follow(self, wanted: Mapping[Address, WantedQuery]) -> None:
         """Want these queries. Retry failed ones at once whose description has changed.
 
         The digest may be the same, because a changed validation setting may fix the failure.
         """
-        for address, desired in wanted.items():
+        for address, wanted_query in wanted.items():
             row = self._row(address)
-            if row.wanted is not None and row.wanted.description != desired.description:
+            if row.wanted is not None and row.wanted.description != wanted_query.description:
                 self._retry(row, None)
-            row.wanted = desired
+            row.wanted = wanted_query
         for address in self.rows.keys() - wanted.keys():
             self.rows[address].wanted = None
 
@@ -109,7 +109,7 @@ class Queries:
         self._users.clear()
         for report in self.reports:
             by_address[report.name.address].append(report)
-            if (id_ := self.switcher.started_ids.get(report.name)) is not None:
+            if (id_ := self.command_runner.started_ids.get(report.name)) is not None:
                 self._users[id_].add(report.name.address)
         for address in {*self.rows, *by_address}:
             row = self._row(address)
@@ -134,7 +134,7 @@ class Queries:
             takeover=self.takeover or Cause(cause="runner"),
             is_store_away=self.controller.instances.is_store_away,
             gates=self.controller.gates,
-            started_ids=self.switcher.started_ids,
+            started_ids=self.command_runner.started_ids,
             users=self._users.__getitem__,
             is_being_removed=self.claims.is_being_removed,
             is_full=self.jobs.is_full,
@@ -154,7 +154,7 @@ class Queries:
 
     def unfenced(self) -> list[QueryName]:
         """Return the queries that can't reject rows of another runner. Any thread may call it."""
-        descriptions = [desired.description for desired in self.controller.wanted.values()]
+        descriptions = [wanted_query.description for wanted_query in self.controller.wanted.values()]
         descriptions += self.claims.accepted.values()  # a query may still run its accepted description
         addresses = {query.address for query in descriptions if not is_fenced(query)}
         return [report.name for report in self.executor.reports() if report.name.address in addresses]
@@ -179,8 +179,10 @@ class Queries:
         text = f"new value of {', '.join(sorted(references))}"
         self.events.add("secret", detail=text)
         retry_cause = Cause(cause="secret", detail=text)
-        for address, desired in self.controller.wanted.items():
-            if not self.secrets_in_use.references_of(address, desired.description).isdisjoint(references):
+        for address, wanted_query in self.controller.wanted.items():
+            if not self.secrets_in_use.references_of(address, wanted_query.description).isdisjoint(
+                references
+            ):
                 self._retry(self._row(address), retry_cause)
 
     def retry_reconnected(self, connections: Mapping[Address, Address]) -> None:
@@ -233,7 +235,7 @@ class Queries:
                     row.task = TaskProgress(title=str(tasks[0])) if tasks else None
                     self._users[command.description.id].add(row.address)
                 row.command = command
-                row.job = self.jobs.submit(kind, row.address, self.switcher.run, command)
+                row.job = self.jobs.submit(kind, row.address, self.command_runner.run, command)
             case None:
                 pass
             case _:
@@ -267,7 +269,7 @@ class Queries:
         if after.failures > before.failures and after.error:
             attempt = f" (attempt {after.failures})" if after.failures > 1 else ""
             log.error("%s: [%s] %s%s", address, after.error_code, after.error, attempt)
-            kind: EventKind = "refused" if after.verdict == "rejected" else "failed"
+            kind: EventKind = "refused" if after.last_failure == "rejected" else "failed"
             self.events.add(kind, address, code=after.error_code or "", detail=f"{after.error}{attempt}")
             row.is_failing = True
 
@@ -287,6 +289,6 @@ class Queries:
             log.error("%s: can't fall back to its last accepted description: [%s] %s", address, code, text)
             row.memory = replace(memory, fallback_at=now + self.backoff.delay(memory.failures + 1))
             return
-        verdict: Condition = "failed" if result.checked or memory.is_target_accepted else "rejected"
-        row.memory = after_failure(memory, verdict, text, code, now, self.backoff, result.problem.kind)
+        last_failure: Condition = "failed" if result.checked or memory.is_target_accepted else "rejected"
+        row.memory = after_failure(memory, last_failure, text, code, now, self.backoff, result.problem.kind)
         self._note_failure(row, memory)

@@ -15,12 +15,12 @@ from mzplan.controller.decision import (
     Accept,
     Command,
     Decision,
-    Desired,
     Drop,
     Key,
     Memory,
     Stop,
     Switch,
+    WantedQuery,
     key_of,
 )
 from mzplan.controller.executor import QueryName, QueryReport
@@ -45,7 +45,7 @@ BACKOFF = Retries()
 
 def next_step(
     address: Address,
-    desired: Desired | None,
+    wanted_query: WantedQuery | None,
     reports: Reports,
     memory: Memory,
     now: float,
@@ -57,26 +57,26 @@ def next_step(
     `takeover` is the cause when a query starts that another runner has run.
     """
     active = [r for r in reports if r.active]
-    if desired is None:
+    if wanted_query is None:
         return _decide_unwanted(address, reports, memory)
-    if memory.accepted is not None and memory.accepted.id != desired.description.id:
+    if memory.accepted is not None and memory.accepted.id != wanted_query.description.id:
         memory = Memory(started_here=True)  # the memory belongs to another resource that had this name
-    target = key_of(desired.description)
+    target = key_of(wanted_query.description)
     if memory.target != target:
         memory = Memory(target=target, accepted=memory.accepted, started_here=memory.started_here)
     current = next((r for r in active if is_run_of(r, target)), None)
     others = tuple(r for r in reports if r is not current)
-    if desired.paused:
-        stop = Stop(address=address, names=_names(reports), cause=desired.cause)
+    if wanted_query.paused:
+        stop = Stop(address=address, names=_names(reports), cause=wanted_query.cause)
         command = stop if reports else None
         run, memory = active[0] if active else None, replace(without_failures(memory), started_here=True)
         return Decision(command=command, memory=memory, condition="running" if run else "paused", run=run)
     if current is not None:
-        return _decide_running(address, desired.description, current, others, memory, now)
+        return _decide_running(address, wanted_query.description, current, others, memory, now)
     dead = next((r for r in reports if not r.active and is_run_of(r, target)), None)
     if dead is not None:
-        return _decide_ended(address, desired, dead, reports, memory, now, backoff)
-    return _decide_absent(address, desired, reports, memory, now, backoff, takeover)
+        return _decide_ended(address, wanted_query, dead, reports, memory, now, backoff)
+    return _decide_absent(address, wanted_query, reports, memory, now, backoff, takeover)
 
 
 def without_failures(memory: Memory, retry_cause: Cause | None = None) -> Memory:
@@ -85,7 +85,7 @@ def without_failures(memory: Memory, retry_cause: Cause | None = None) -> Memory
         memory,
         failures=0,
         retry_at=0.0,
-        verdict=None,
+        last_failure=None,
         error=None,
         error_code=None,
         error_kind="",
@@ -95,7 +95,7 @@ def without_failures(memory: Memory, retry_cause: Cause | None = None) -> Memory
 
 def after_failure(
     memory: Memory,
-    verdict: Condition,
+    last_failure: Condition,
     error: str,
     code: str,
     now: float,
@@ -104,12 +104,12 @@ def after_failure(
 ) -> Memory:
     """Return the memory after a failed check, start or run of the target."""
     failures = memory.failures + 1
-    patience = _backoff_factor(replace(memory, verdict=verdict))
+    patience = _backoff_factor(replace(memory, last_failure=last_failure))
     if backoff.gives_up(failures):
         error = f"Given up after {failures} failures, until a change or `mzplan restart`. {error}"
     return replace(
         memory,
-        verdict=verdict,
+        last_failure=last_failure,
         error=error,
         error_code=code,
         error_kind=kind,
@@ -135,14 +135,16 @@ def _decide_running(
     now: float,
 ) -> Decision:
     """Decide for a wanted query that runs."""
-    condition = memory.verdict or "starting"  # a retried query counts as failed until its first trigger
+    condition = memory.last_failure or "starting"  # a retried query counts as failed until its first trigger
     if others:
         stop = Stop(address=address, names=_names(others))
         return Decision(command=stop, memory=memory, condition=condition, run=current)
     if not current.triggered:
         return Decision(command=None, memory=memory, condition=condition, run=current)
     since = memory.healthy_since if memory.healthy_since is not None else now
-    memory = replace(memory, healthy_since=since, verdict=None, error=None, error_code=None, error_kind="")
+    memory = replace(
+        memory, healthy_since=since, last_failure=None, error=None, error_code=None, error_kind=""
+    )
     if now - since >= STABLE_SECONDS:
         memory = replace(memory, failures=0)
     command = None
@@ -154,7 +156,7 @@ def _decide_running(
 
 def _decide_ended(
     address: Address,
-    desired: Desired,
+    wanted_query: WantedQuery,
     dead: QueryReport,
     reports: Reports,
     memory: Memory,
@@ -169,7 +171,7 @@ def _decide_ended(
     if dead.error_kind == "columns-changed" and memory.healthy_since is not None:
         # A collection has got a column that the query doesn't use, and Delta ends all of its streams.
         cause = replace(
-            _retry_cause(desired), detail="the columns of a collection that it reads have changed"
+            _retry_cause(wanted_query), detail="the columns of a collection that it reads have changed"
         )
         memory = replace(without_failures(memory, cause), healthy_since=None)
         return Decision(command=ended, memory=memory, condition="starting", run=dead)
@@ -183,7 +185,7 @@ def _decide_ended(
 
 def _decide_absent(
     address: Address,
-    desired: Desired,
+    wanted_query: WantedQuery,
     reports: Reports,
     memory: Memory,
     now: float,
@@ -191,12 +193,12 @@ def _decide_absent(
     takeover: Cause,
 ) -> Decision:
     """Decide for a wanted query that doesn't run; an older one may run."""
-    description = desired.description
+    description = wanted_query.description
     running = next((r for r in reports if r.active), None)
     if running is None and reports:  # an older query has ended, in a switch or by itself
         waiting = replace(memory, fallback_at=now + backoff.delay(memory.failures + 1))
         stop = Stop(address=address, names=_names(reports))
-        return Decision(command=stop, memory=waiting, condition=memory.verdict or "starting", run=None)
+        return Decision(command=stop, memory=waiting, condition=memory.last_failure or "starting", run=None)
     if now >= memory.retry_at:
         switch = Switch(
             address=address,
@@ -204,9 +206,11 @@ def _decide_absent(
             stop=_names(reports),
             check=True,
             create=not memory.is_target_accepted,
-            cause=_start_cause(desired, memory, backoff, takeover),
+            cause=_start_cause(wanted_query, memory, backoff, takeover),
         )
-        return Decision(command=switch, memory=memory, condition=memory.verdict or "starting", run=running)
+        return Decision(
+            command=switch, memory=memory, condition=memory.last_failure or "starting", run=running
+        )
     fallback = memory.accepted
     command: Switch | None = None
     if (
@@ -216,12 +220,12 @@ def _decide_absent(
         and _is_fallback_safe(fallback, description, memory)
         and now >= memory.fallback_at
     ):
-        cause = replace(_retry_cause(desired), detail=f"fallback after {_failure(memory)}")
+        cause = replace(_retry_cause(wanted_query), detail=f"fallback after {_failure(memory)}")
         command = Switch(
             address=address, description=fallback, stop=_names(reports), check=False, cause=cause
         )
     why = "without attempts left" if math.isinf(memory.retry_at) else "waiting for its next attempt"
-    condition = memory.verdict or "failed"
+    condition = memory.last_failure or "failed"
     return Decision(command=command, memory=memory, condition=condition, run=running, why=why)
 
 
@@ -234,23 +238,23 @@ def _is_fallback_safe(fallback: Description, wanted: Description, memory: Memory
     if fallback.place == wanted.place:
         return True
     is_earlier = fallback.id == wanted.id and fallback.generation < wanted.generation
-    refused = memory.verdict == "rejected" or memory.error_kind == "not-migratable"
+    refused = memory.last_failure == "rejected" or memory.error_kind == "not-migratable"
     return wanted.address.writes_collection and is_earlier and refused
 
 
-def _start_cause(desired: Desired, memory: Memory, backoff: Retries, takeover: Cause) -> Cause:
+def _start_cause(wanted_query: WantedQuery, memory: Memory, backoff: Retries, takeover: Cause) -> Cause:
     """Return the cause of starting the wanted query now."""
     if memory.retry_cause is not None:
         return memory.retry_cause
     if memory.failures:
         delay = backoff.delay(memory.failures) * _backoff_factor(memory)
         detail = f"attempt {memory.failures + 1}, {delay:g} s after {_failure(memory)}"
-        return replace(_retry_cause(desired), detail=detail)
-    return takeover if memory.is_target_accepted and not memory.started_here else desired.cause
+        return replace(_retry_cause(wanted_query), detail=detail)
+    return takeover if memory.is_target_accepted and not memory.started_here else wanted_query.cause
 
 
-def _retry_cause(desired: Desired) -> Cause:
-    return Cause(cause="retry", serial=desired.cause.serial)
+def _retry_cause(wanted_query: WantedQuery) -> Cause:
+    return Cause(cause="retry", serial=wanted_query.cause.serial)
 
 
 def _failure(memory: Memory) -> str:
@@ -259,7 +263,7 @@ def _failure(memory: Memory) -> str:
 
 def _backoff_factor(memory: Memory) -> float:
     has_fallback = memory.accepted is not None and not memory.is_target_accepted
-    return FALLBACK_BACKOFF if has_fallback and memory.verdict == "failed" else 1.0
+    return FALLBACK_BACKOFF if has_fallback and memory.last_failure == "failed" else 1.0
 
 
 def is_run_of(report: QueryReport, key: Key) -> bool:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 
-from mzplan.controller.decision import Desired
+from mzplan.controller.decision import WantedQuery
 from mzplan.controller.jobs import Jobs, Recurring
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -161,14 +161,16 @@ class SecretsInUse:
                     in_use.setdefault(reference, set()).add(used)
         return self._watch.poll(in_use)
 
-    def digests(self, wanted: Mapping[Address, Desired]) -> tuple[dict[str, str], tuple[str, ...]]:
+    def digests(self, wanted: Mapping[Address, WantedQuery]) -> tuple[dict[str, str], tuple[str, ...]]:
         """Return the digests of the values that queries run with, and the changed references.
 
         Digests are by reference. A reference has the digest of its oldest value that a query still uses.
         """
         for address in self._references.keys() - wanted.keys():
             del self._references[address]
-        running = [(a, desired.description) for a, desired in wanted.items() if not desired.paused]
+        running = [
+            (a, wanted_query.description) for a, wanted_query in wanted.items() if not wanted_query.paused
+        ]
         used: set[str] = set().union(*(self.references_of(a, description) for a, description in running))
         with self._lock:
             for address in self._starts.keys() - {a for a, _ in running}:

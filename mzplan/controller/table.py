@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mzplan.controller.decision import Command, Decision, Desired, HeldQuery, Memory, Stop, Switch, key_of
+from mzplan.controller.decision import Command, Decision, HeldQuery, Memory, Stop, Switch, WantedQuery, key_of
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.outages import hold_in_outage
 from mzplan.controller.reconcile import next_step, without_failures
@@ -56,7 +56,7 @@ class Row:
     """
 
     address: Address
-    wanted: Desired | None = None
+    wanted: WantedQuery | None = None
     memory: Memory = NO_ATTEMPTS
     reports: tuple[QueryReport, ...] = ()
     job: Future[Result] | None = None
@@ -212,13 +212,13 @@ def _decide_held(row: Row, held: HeldQuery, world: World) -> Decision:
     return Decision(command=command, memory=memory, condition=condition, run=run, hold=held, why=why)
 
 
-def as_committed(decision: Decision, desired: Desired | None) -> Decision:
+def as_committed(decision: Decision, wanted_query: WantedQuery | None) -> Decision:
     """Remove the tasks from a start, unless it starts the committed description.
 
     A fallback's tasks were done before its description was accepted.
     """
     command = decision.command
-    if not isinstance(command, Switch) or (desired and command.description == desired.description):
+    if not isinstance(command, Switch) or (wanted_query and command.description == wanted_query.description):
         return decision
     description = replace(command.description, tasks=())
     return replace(decision, command=replace(command, description=description))

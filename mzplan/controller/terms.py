@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, assert_never
 
-from mzplan.controller.decision import Desired, HeldQuery
+from mzplan.controller.decision import HeldQuery, WantedQuery
 from mzplan.controller.reconcile import BACKOFF
 from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
@@ -110,7 +110,7 @@ class Frontiers:
     - `read_holds`: by collection that the query reads, the first step that it still reads.
     """
 
-    desired: Desired
+    wanted_query: WantedQuery
     since: Step = 0
     upper: Step = 0
     implied: Step = 0
@@ -121,11 +121,11 @@ class Frontiers:
 
     @property
     def place(self) -> Place:
-        return self.desired.description.place
+        return self.wanted_query.description.place
 
     @property
     def address(self) -> Address:
-        return self.desired.description.address
+        return self.wanted_query.description.address
 
     @property
     def wanted_since(self) -> Step:

@@ -13,10 +13,10 @@ import click
 
 from mzplan.cli.arguments import QUERY
 from mzplan.cli.context import Invocation, command
-from mzplan.connectors.local.numbering import turns
+from mzplan.connectors.local.appender import StaleStepError
 from mzplan.connectors.local.row_files import FORMATS, BadFileError, format_of, read_rows
+from mzplan.connectors.local.step_numbers import appenders
 from mzplan.connectors.local.steps import RESERVED, LostStepsError
-from mzplan.connectors.local.turn import StaleStepError
 from mzplan.endpoints.arrow import arrow_schema, fit
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, natural
@@ -33,8 +33,8 @@ from mzplan.warehouse.paths import absolute
 if TYPE_CHECKING:
     from pyarrow import Table
 
+    from mzplan.connectors.local.appender import AppendedStep
     from mzplan.connectors.local.row_files import Format, Mistake
-    from mzplan.connectors.local.turn import AppendedStep
 
 LOCAL = "local"
 
@@ -118,10 +118,10 @@ def _write(
 ) -> AppendedStep:
     warehouse = absolute(project.settings.directory, state.warehouse)
     try:
-        with turns(warehouse, [resource.place], project.store.lock_for_append) as by_place:
-            turn = by_place[resource.place]
-            appended = turn.append([table], id_, expect)
-            turn.write()
+        with appenders(warehouse, [resource.place], project.store.lock_for_append) as by_place:
+            appender = by_place[resource.place]
+            appended = appender.append([table], id_, expect)
+            appender.write()
             return appended
     except StaleStepError as stale:
         raise error(

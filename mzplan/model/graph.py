@@ -100,7 +100,7 @@ class DependencyGraph:
         """Return the addresses that refer to `address` directly, sorted."""
         return self._dependents.get(address, [])
 
-    def reach(self, addresses: Iterable[Address]) -> set[Address]:
+    def all_dependents(self, addresses: Iterable[Address]) -> set[Address]:
         """Return everything that depends on any of the addresses, at any depth.
 
         The addresses themselves are left out, unless one depends on another.
@@ -175,7 +175,7 @@ class DependencyGraph:
         inlined = networkx.subgraph_view(self._graph, filter_edge=lambda used, _: used.is_connection)
         holders = {address, *(user for _, user in networkx.edge_bfs(inlined, [address]))}
         restarts = {holder for holder in holders if holder.is_query}
-        downstream = self.reach(restarts) - restarts
+        downstream = self.all_dependents(restarts) - restarts
         return Impact(address, tuple(sorted(restarts, key=natural)), tuple(sorted(downstream, key=natural)))
 
     def chains(self, cause: Address) -> dict[Address, list[Address]]:

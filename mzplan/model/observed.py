@@ -130,7 +130,7 @@ def facts_of(run: RunFacts) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CanaryVerdict:
     """How a canary ended. The runner decides it once.
 
     `condition`, `reason` and `code` describe a canary that didn't pass: it failed, or it was rejected before
@@ -319,7 +319,7 @@ class Status:
     observations: Mapping[Address, Observation] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     rotated: tuple[str, ...] = field(default=(), metadata=SPARSE)
-    canaries: Mapping[Address, Verdict] = field(default_factory=dict, metadata=SPARSE)
+    canaries: Mapping[Address, CanaryVerdict] = field(default_factory=dict, metadata=SPARSE)
     foreign: tuple[str, ...] = field(default=(), metadata=SPARSE)
     secret_values_in_use: int = field(default=0, metadata=SPARSE)
     opening_since: float | None = field(default=None, metadata=SPARSE)

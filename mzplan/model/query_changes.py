@@ -10,8 +10,8 @@ from mzplan.model.stored import SPARSE
 
 # kept: the state means the same. mixed: Spark would resume, but another rule computed the state. unknown: the
 # analysis can't tell. lost: Spark can't resume.
-StateVerdict = Literal["kept", "mixed", "unknown", "lost"]
-VERDICTS: tuple[StateVerdict, ...] = ("kept", "mixed", "unknown", "lost")  # from the best to the worst
+StateEffect = Literal["kept", "mixed", "unknown", "lost"]
+STATE_EFFECTS: tuple[StateEffect, ...] = ("kept", "mixed", "unknown", "lost")  # from the best to the worst
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class OperatorChange:
     """What a changed query can use of one operator's state, with the reason as a clause."""
 
     kind: str
-    state: StateVerdict
+    state: StateEffect
     because: str
 
 
@@ -66,7 +66,7 @@ class QueryChange:
     """A changed query.
 
     - `diff`: a unified diff of its text, without file names.
-    - `because`: the reason for the verdict, as a clause.
+    - `because`: the reason for the effect, as a clause.
     - `operators`: one for each stateful operator in Spark's order, if they correspond.
     - `columns`: the columns that are computed differently.
     - `cost`: of a replace, unless the state is kept.
@@ -77,7 +77,7 @@ class QueryChange:
     """
 
     diff: str
-    state: StateVerdict
+    state: StateEffect
     because: str
     operators: tuple[OperatorChange, ...] = ()
     columns: tuple[ColumnChange, ...] = ()

@@ -12,7 +12,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.codec import decode
 from mzplan.model.diagnostics import Diagnostic, MzplanError, usage_error
 from mzplan.model.history import CommitRecord
-from mzplan.model.observed import Condition, JobReport, Observation, Status, Verdict, Versions
+from mzplan.model.observed import CanaryVerdict, Condition, JobReport, Observation, Status, Versions
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource, RunnerSettings
 from mzplan.model.stored import KEY, OPTIONAL, SPARSE, Id, InstanceName, Positive, stored
 from mzplan.model.tasks import Task
@@ -335,5 +335,5 @@ class ProjectStatus:
     instances: tuple[InstanceStatus, ...]
     queries: tuple[QueryStatus, ...]
     dropped: tuple[DroppedStorage, ...] = ()
-    canaries: tuple[tuple[Canary, Verdict | None], ...] = ()
+    canaries: tuple[tuple[Canary, CanaryVerdict | None], ...] = ()
     environment: str = ""

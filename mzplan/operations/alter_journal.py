@@ -120,10 +120,10 @@ def committing(
     except BaseException:
         # After any failure, the store's content decides.
         with contextlib.suppress(MzplanError, OSError):
-            settle(directory, store)
+            finish_edit(directory, store)
         raise
     try:
-        settle(directory, store)
+        finish_edit(directory, store)
     except OSError as problem:
         names = ", ".join(edit.path for edit in edits)
         raise error(
@@ -148,7 +148,7 @@ def write(edits: Sequence[FileEdit]) -> None:
 def waiting_edit(directory: str, store: Store) -> Mapping[str, bytes]:
     """Return the new contents of files, by real path, of a committed edit that isn't finished.
 
-    Changes nothing. Raises MZ076 like `settle`.
+    Changes nothing. Raises MZ076 like `finish_edit`.
     """
     journal = None if why_unused(directory) else _read(directory)
     if journal is None or journal.environment != store.environment:  # another environment's store decides
@@ -158,15 +158,15 @@ def waiting_edit(directory: str, store: Store) -> Mapping[str, bytes]:
     return {str(path): file.content for path, file in _due(directory, journal)}
 
 
-def settle_left(directory: str, store: Store) -> str | None:
+def finish_left_edit(directory: str, store: Store) -> str | None:
     """Finish or forget the edit left by a crash, unless its command is still running."""
     if os.path.lexists(journal_path(directory)):
         with contextlib.suppress(_BusyError), editing(directory, wait=0.0, busy=_BusyError()):
-            return settle(directory, store)
+            return finish_edit(directory, store)
     return None
 
 
-def settle(directory: str, store: Store) -> str | None:
+def finish_edit(directory: str, store: Store) -> str | None:
     """Finish or forget the edit left by a crash. The caller holds `editing`.
 
     Returns a message about the edit, or None if there was none. Raises MZ076 if a file was changed meanwhile,

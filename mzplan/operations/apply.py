@@ -23,7 +23,7 @@ from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
-from mzplan.operations.alter_journal import settle_left
+from mzplan.operations.alter_journal import finish_left_edit
 from mzplan.operations.commits import record_of, record_outcome
 from mzplan.operations.connections import find_rotations, users_of_secrets
 from mzplan.operations.follower import OutcomeFollower, resumed_observations
@@ -34,7 +34,7 @@ from mzplan.operations.validation import (
     ensure_validated,
     own_secret_values,
     queries_to_validate,
-    reach_changed,
+    validate_changed,
 )
 from mzplan.plan import apply_changes
 from mzplan.plan.canaries import with_canaries, without_passed
@@ -137,7 +137,7 @@ def apply_configuration(
     """
 
     def build(state: State) -> Plan:
-        _settle(work)
+        _finish_edit(work)
         plan = plan_configuration(work, state, targets, replacing, canary=options.canary)
         ensure_digest(plan, options.digest)
         return plan
@@ -163,7 +163,7 @@ def apply_saved(
     canary = plan.canaries[0].wait if plan.canaries else None
 
     def replan(state: State) -> Plan:
-        _settle(work)
+        _finish_edit(work)
         newer = plan_configuration(work, state, plan.targets, plan.replacing, canary=canary, rotated=rotated)
         ensure_same(plan, newer, state)
         known_losses = {loss.address for loss in losses(newer)}
@@ -202,9 +202,9 @@ def carry_out(work: Workbench, request: CommitRequest) -> ApplyResult:
     return applied
 
 
-def _settle(work: Workbench) -> None:
+def _finish_edit(work: Workbench) -> None:
     """Finish or forget an interrupted edit of `alter`. The caller holds the lock of the state."""
-    if message := settle_left(work.directory, work.store):
+    if message := finish_left_edit(work.directory, work.store):
         work.reporter.stage(f"notice: {message}")
 
 
@@ -245,7 +245,7 @@ def _commit(
         if options.live is not False:
             # The plan was approved, so its user decides where secrets go, unless a policy says otherwise.
             own = options.guard or AllowingGuard()
-            findings = reach_changed(
+            findings = validate_changed(
                 work,
                 plan,
                 new,
@@ -356,7 +356,7 @@ def _follow(
             work.runners.ensure(instance, wait=until - time.monotonic())
         elif instance.type != "dry" and work.store.leases.leader(name) is None:
             continue  # nothing runs there, and nothing should
-        work.runners.settle(instance, until - time.monotonic())
+        work.runners.read_commit(instance, until - time.monotonic())
         follower = OutcomeFollower(
             work.store, state, name, touched, in_use_from.get(name, (0, 0)), others=request.redefines
         )

@@ -24,7 +24,7 @@ from mzplan.operations.connections import (
 from mzplan.operations.local_checks import by_cause, read_only_guard, validate
 from mzplan.operations.project import Project, Workbench, read_state
 from mzplan.operations.status import find_drift
-from mzplan.operations.validation import reach, reach_alone, reach_changed
+from mzplan.operations.validation import validate_changed, validate_queries, validate_unused
 from mzplan.plan import apply_changes, build_plan
 from mzplan.plan.canaries import choose_canaries
 from mzplan.plan.drift import started_because
@@ -49,8 +49,8 @@ def validate_live(
     wanted = apply_changes(state, build_plan(configuration, state), allow_loss=True)
     queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
     guard = read_only_guard(work.project, state, policy, "error")
-    findings = reach(work, wanted, queries, local_guard=guard)
-    findings += reach_alone(work, wanted, unused_connections(wanted), local_guard=guard)
+    findings = validate_queries(work, wanted, queries, local_guard=guard)
+    findings += validate_unused(work, wanted, unused_connections(wanted), local_guard=guard)
     findings = by_cause(findings)
     if any(d.severity == "error" for d in findings):
         raise MzplanError(findings)
@@ -91,7 +91,7 @@ def validated(
         return plan
     new = apply_changes(state, plan, allow_loss=True)  # a plan shows losses; apply refuses them
     guard = read_only_guard(work.project, state, policy, "warning")
-    findings = reach_changed(work, plan, new, local_guard=guard)
+    findings = validate_changed(work, plan, new, local_guard=guard)
     counted = {diagnostic.address for diagnostic in findings if diagnostic.kind == "data-loss"}
     others = (
         diagnostic

@@ -92,7 +92,7 @@ class Runners(Protocol):
         the runner doesn't listen.
         """
 
-    def settle(self, instance: Instance, wait: float) -> None:
+    def read_commit(self, instance: Instance, wait: float) -> None:
         """Let a dry instance read the commit, unless another process leads it for `wait` seconds.
 
         Does nothing for other types.

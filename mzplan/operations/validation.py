@@ -106,7 +106,7 @@ def _unvalidated(instance: Instance, connections: Sequence[Reachability], enviro
     )
 
 
-def reach(
+def validate_queries(
     work: Workbench,
     state: State,
     queries: Iterable[ResourceState],
@@ -238,7 +238,7 @@ def request_validation(
     raise error("MZ060.runner-instance", instance=instance, number=len(descriptions), answer_wait=ANSWER_WAIT)
 
 
-def reach_changed(
+def validate_changed(
     work: Workbench,
     plan: Plan,
     new: State,
@@ -257,11 +257,11 @@ def reach_changed(
     looks = local_guard is not None
     dry = {query.instance for query in queries if looks and is_dry(new.instances, query.instance)}
     findings = [_dry(name) for name in sorted(dry, key=natural)]
-    findings += reach(work, new, queries, secret_values, local_guard=local_guard)
+    findings += validate_queries(work, new, queries, secret_values, local_guard=local_guard)
     alone = changed_alone(plan, new, looks)
     if local_guard is None and _runs_here(new) and _live_runner(work.store, new) is None:
         local_guard = own_guard  # a runner here has the same network and values, so start none for this
-    findings += reach_alone(work, new, alone, secret_values, local_guard=local_guard)
+    findings += validate_unused(work, new, alone, secret_values, local_guard=local_guard)
     return by_cause(findings)
 
 
@@ -278,7 +278,9 @@ def changed_alone(plan: Plan, new: State, on_request: bool = False) -> list[Addr
     changed = {c.address for c in plan.changes if c.address.is_connection and c.after is not None}
     if not changed:
         return []
-    affected = changed | {a for a in DependencyGraph.of(new.resources).reach(changed) if a.is_connection}
+    affected = changed | {
+        a for a in DependencyGraph.of(new.resources).all_dependents(changed) if a.is_connection
+    }
     return [
         address
         for address in idle_connections(new)
@@ -287,7 +289,7 @@ def changed_alone(plan: Plan, new: State, on_request: bool = False) -> list[Addr
     ]
 
 
-def reach_alone(
+def validate_unused(
     work: Workbench,
     state: State,
     connections: Sequence[Address],

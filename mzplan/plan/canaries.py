@@ -12,7 +12,7 @@ from typing import Literal
 
 from mzplan.model.address import Address, natural
 from mzplan.model.graph import DependencyGraph, HasReferences
-from mzplan.model.observed import Status, Verdict
+from mzplan.model.observed import CanaryVerdict, Status
 from mzplan.model.plan import Change, Plan
 from mzplan.model.state import Canary, ResourceState, State
 
@@ -153,11 +153,11 @@ def queries_to_resume(
             queries |= {canary.address, *canary.holds}
     queries &= state.resources.keys() & wanted.keys()
     if queries and targets:
-        queries &= {*targets, *DependencyGraph.of_both(wanted, state.resources).reach(targets)}
+        queries &= {*targets, *DependencyGraph.of_both(wanted, state.resources).all_dependents(targets)}
     return tuple(sorted(queries, key=natural))
 
 
-def verdict_of(canary: Canary, state: State, statuses: Mapping[str, Status]) -> Verdict | None:
+def verdict_of(canary: Canary, state: State, statuses: Mapping[str, Status]) -> CanaryVerdict | None:
     """Return the runner's verdict on a committed canary, or None if there is none yet."""
     resource = state.resources.get(canary.address)
     status = statuses.get(resource.instance) if resource is not None else None

@@ -70,8 +70,8 @@ def select(
     """
     changed = difference.created | difference.updated
     targets = set(targets)
-    selected = targets | DependencyGraph.of_both(wanted, committed).reach(targets)
-    reached = DependencyGraph.of(committed).reach
+    selected = targets | DependencyGraph.of_both(wanted, committed).all_dependents(targets)
+    reached = DependencyGraph.of(committed).all_dependents
     needed = DependencyGraph.of(wanted).requirements(targets) | _referenced(selected & changed, wanted)
     while added := (needed & changed) - selected:
         selected |= added | reached(added)

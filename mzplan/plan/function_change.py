@@ -10,7 +10,7 @@ from difflib import unified_diff
 
 from mzplan.model.address import Address
 from mzplan.model.observed import Observation, Status
-from mzplan.model.query_changes import OperatorChange, QueryChange, StateVerdict
+from mzplan.model.query_changes import OperatorChange, QueryChange, StateEffect
 from mzplan.model.state import ResourceState
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.user_functions import CODE
@@ -24,7 +24,7 @@ def function_properties(record: ResourceState) -> tuple[str, ...]:
     return (property_, CODE) if property_ is not None else ()
 
 
-def state_verdict(view: ResourceState) -> tuple[StateVerdict, str]:
+def state_verdict(view: ResourceState) -> tuple[StateEffect, str]:
     """Return what another function or version can do with the view's state, and why."""
     body = resource_kind(view.address.kind, view.type).with_defaults(view.body)
     if view.snapshots or body.get("state", "none") == "none":

@@ -17,7 +17,7 @@ from mzplan.model.observed import Status
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.resources import Configuration, RunnerSettings
 from mzplan.model.state import ResourceState, State, committed_record
-from mzplan.plan.causes import task_reason
+from mzplan.plan.dependencies import task_reason
 from mzplan.plan.drift import find_pending
 from mzplan.plan.guards import check_changes
 from mzplan.plan.planner import build_plan
@@ -71,7 +71,7 @@ def plan_destroy(state: State, targets: Collection[Address] = ()) -> Plan:
     for address in targets:
         committed_record(state, address)
     graph = DependencyGraph.of(state.resources)
-    deleted = {*targets, *graph.reach(targets)} if targets else set(state.resources)
+    deleted = {*targets, *graph.all_dependents(targets)} if targets else set(state.resources)
     named = set(targets) or deleted
     changes = [
         Change(
@@ -114,7 +114,7 @@ def plan_of(
     downstream: tuple[Address, ...] = ()
     if restarting:
         restarted = {change.address for change in changes}
-        reached = DependencyGraph.of(state.resources).reach(restarted)
+        reached = DependencyGraph.of(state.resources).all_dependents(restarted)
         downstream = tuple(sorted(reached - restarted, key=natural))
     return Plan(
         project=state.project,

@@ -21,10 +21,17 @@ from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State
 from mzplan.plan.broken_columns import check_broken_columns
 from mzplan.plan.canaries import queries_to_resume
-from mzplan.plan.causes import Causes, Dependencies, DependencyEffects, paths_to, reason_for, weigh_references
 from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources, settings_changes
 from mzplan.plan.current_views import check_current_views
+from mzplan.plan.dependencies import (
+    Dependencies,
+    DependencyEffects,
+    EffectByDependency,
+    paths_to,
+    reason_for,
+    weigh_references,
+)
 from mzplan.plan.difference import (
     Difference,
     all_without_new_defaults,
@@ -125,7 +132,7 @@ def build_plan(
         upgraded = {renamed_to.get(address, address): reason for address, reason in upgraded.items()}
         kept = committed.keys() & wanted.keys()
         if targets:
-            kept &= {*targets, *DependencyGraph.of_both(wanted, committed).reach(targets)}
+            kept &= {*targets, *DependencyGraph.of_both(wanted, committed).all_dependents(targets)}
         rotated = {address: references for address, references in rotated.items() if address in kept}
         upgraded = {address: reason for address, reason in upgraded.items() if address in kept}
     forced = frozenset(replace) & committed.keys()
@@ -209,7 +216,7 @@ class _Planner:
         self.instances = instances
         self.after: dict[Address, ResourceState] = {}
         self.planned: dict[Address, Change] = {}
-        self.effects: Causes = {}
+        self.effects: EffectByDependency = {}
         self.memo: dict[Address, Any] = {}
         if not difference.addresses and not forced and not rotated and not upgraded:
             self.graph = DependencyGraph({})
@@ -227,7 +234,7 @@ class _Planner:
         changed = self.difference.created | self.difference.updated | self.forced
         changed |= self.rotated.keys() | self.upgraded.keys()
         if changed:
-            for address in self.graph.order(changed | self.graph.reach(changed)):
+            for address in self.graph.order(changed | self.graph.all_dependents(changed)):
                 self._plan(address)
         changes = [self._with_effect(change) for change in self.planned.values()]
         changes = with_targets(with_inputs(changes, self.before, self.statuses), self.statuses)
@@ -242,7 +249,7 @@ class _Planner:
             if change.before is not None and _runs(change.after) and change.effect in ("restart", "replace")
         ]
         changed = {change.address for change in changes}
-        return tuple(sorted(self.graph.reach(stopped) - changed, key=natural)) if stopped else ()
+        return tuple(sorted(self.graph.all_dependents(stopped) - changed, key=natural)) if stopped else ()
 
     def feeds(
         self, changed: Collection[Address], downstream: tuple[Address, ...]

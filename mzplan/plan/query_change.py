@@ -14,7 +14,7 @@ from mzplan.model.address import Address, natural
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, FieldChange, InputExtent
-from mzplan.model.query_changes import QueryChange, ReplaceCost, StateVerdict
+from mzplan.model.query_changes import QueryChange, ReplaceCost, StateEffect
 from mzplan.model.state import ResourceState
 from mzplan.plan.function_change import function_change, function_properties
 from mzplan.schema.columns import Column, spark_type
@@ -199,7 +199,7 @@ def _costed(
     resumes = change.action != "replace"
     if resumes and seen is not None and seen.generation == before.generation:
         columns = tuple(replace(column, since_step=seen.step + 1) for column in columns)
-    reach = DependencyGraph.of(records).reach([change.address]) if resumes and columns else ()
+    reach = DependencyGraph.of(records).all_dependents([change.address]) if resumes and columns else ()
     return replace(
         changed,
         columns=columns,
@@ -272,8 +272,8 @@ def _fields_in(sql: str) -> list[str]:
     return [name.text for mark, name in pairwise(tokens(sql)) if mark.text in (".", ":")]
 
 
-def _of_one(before: str | None, after: str | None) -> tuple[StateVerdict, str]:
-    """Return the verdict unless both queries keep state and their digests differ."""
+def _of_one(before: str | None, after: str | None) -> tuple[StateEffect, str]:
+    """Return the effect unless both queries keep state and their digests differ."""
     if before is None and after is None:
         return "kept", "neither query keeps state"
     if before is None:

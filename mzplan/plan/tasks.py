@@ -16,7 +16,7 @@ from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Plan
 from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.tasks import Task
-from mzplan.plan.causes import task_reason
+from mzplan.plan.dependencies import task_reason
 from mzplan.plan.manual_changes import plan_of
 from mzplan.schema.description import digest_of
 
@@ -55,7 +55,7 @@ def plan_task(
 
 def sinks_by_mode(state: State, address: Address) -> tuple[list[Address], list[Address]]:
     """Return the sinks downstream of a query that append, and the sinks that upsert, each in order."""
-    downstream = DependencyGraph.of(state.resources).reach([address]) - {address}
+    downstream = DependencyGraph.of(state.resources).all_dependents([address]) - {address}
     sinks: tuple[list[Address], list[Address]] = ([], [])
     for sink in sorted((address for address in downstream if address.writes_target), key=natural):
         sinks[state.resources[sink].body.get("mode", "append") == "upsert"].append(sink)

@@ -42,7 +42,7 @@ class _Drawing:
         shown = set(self.graph)
         if impact is not None:
             self.impact = self.graph.impact(impact)
-            shown = {impact, *self.graph.reach([impact])}
+            shown = {impact, *self.graph.all_dependents([impact])}
         self.nodes = self.graph.order(shown)
         self.edges = [
             (b, a) for a in self.nodes for b in sorted(self.graph.dependencies(a), key=natural) if b in shown

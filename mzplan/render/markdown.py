@@ -1,6 +1,6 @@
 """A plan, or drift, as a review comment: Markdown that always fits a forge's limit.
 
-The verdict, the counts, and warnings about queries that stop or are replaced come first. Details are folded.
+The headline, the counts, and warnings about queries that stop or are replaced come first. Details are folded.
 If they don't fit, the least important ones are dropped; the summary never is.
 """
 

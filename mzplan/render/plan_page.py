@@ -14,7 +14,7 @@ from mzplan.model.plan import Change, Plan
 from mzplan.render.drawing import COLLAPSED, DrawnNode, collapse, columns_of, draw, home_connections
 from mzplan.render.html import Markup, element, inlined, joined, static_text
 from mzplan.render.plan_groups import title
-from mzplan.render.plan_text import plan_parts, verdict
+from mzplan.render.plan_text import headline, plan_parts
 from mzplan.render.warnings import VERBS, PlanWarning, edges_of, warnings_of
 
 _WEIGHTS = {
@@ -44,7 +44,7 @@ def render_plan_page(plan: Plan) -> str:
 
 
 def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
-    """Return the plan as a part of a page: verdict, counts, graph, changes and further lines.
+    """Return the plan as a part of a page: headline, counts, graph, changes and further lines.
 
     `on_serial` includes the lines about the plan itself, besides the changes.
     """
@@ -52,7 +52,7 @@ def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
     looks = {change.fate for change in plan.changes} | ({"running"} if plan.downstream else set())
     legend = [element("li", VERBS[fate], class_=f"chip look-{fate}") for fate in VERBS if fate in looks]
     parts = [
-        element("p", verdict(plan) if on_serial else _counted(plan)),
+        element("p", headline(plan) if on_serial else _counted(plan)),
         element("p", f"Planned on serial {plan.serial}.", class_="quiet") if on_serial else None,
         *([_warned(warning) for warning in warnings_of(plan)] if on_serial else ()),
     ]

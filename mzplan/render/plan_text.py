@@ -65,7 +65,7 @@ def render_changes(plan: Plan, colour: bool = False, *, whole: bool = False) -> 
     return "\n".join([*lines, f"Changes: {shown}." if shown else "No changes of resources."]) + "\n"
 
 
-def verdict(plan: Plan) -> str:
+def headline(plan: Plan) -> str:
     """Return `Plan: 1 to create, 0 to update, …`, or that there is nothing to do."""
     if plan.is_empty:
         return f"No changes. {count(plan.unaffected + len(plan.downstream), 'resource')} as committed."
@@ -199,7 +199,7 @@ class _Renderer:
         if not self.plan.is_empty:
             places = f"warehouse {safe(self.plan.warehouse)}, {_instances(self.plan)}"
             yield f"Digest: {digest_of_plan(self.plan)} ({places})"
-        yield self.paint(verdict(self.plan), "bold")
+        yield self.paint(headline(self.plan), "bold")
 
     def change_lines(self, change: Change) -> Iterator[str]:
         """Yield the lines of one change."""

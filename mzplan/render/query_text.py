@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mzplan.model.plan import Change, FieldChange, Plan
-from mzplan.model.query_changes import VERDICTS, QueryChange, ReplaceCost, column_text
+from mzplan.model.query_changes import STATE_EFFECTS, QueryChange, ReplaceCost, column_text
 from mzplan.model.words import count, first_names
 from mzplan.render.text import safe
 from mzplan.schema.kinds import resource_kind
@@ -21,12 +21,12 @@ _SENTENCES = {
 
 
 def is_explained(change: Change, field: FieldChange) -> bool:
-    """Return whether the verdict on a view's state says more than this field, a digest."""
+    """Return whether the effect on a view's state says more than this field, a digest."""
     return field.path == "state" and change.query is not None
 
 
 def query_lines(change: Change) -> Iterator[str]:
-    """Yield the verdict on a view's state, its changed columns, and the cost of a replace."""
+    """Yield the effect on a view's state, its changed columns, and the cost of a replace."""
     changed = change.query
     if changed is not None and changed.recomputes and change.action != "replace":
         cost = _cost(changed.cost) if changed.cost is not None else ""
@@ -85,9 +85,9 @@ def _time(seconds: float | None) -> str:
 
 
 def worst_state(plan: Plan) -> str:
-    """Return the worst verdict of a plan and its views: `State: mixed in view.totals.`; "" without any."""
+    """Return the worst effect of a plan and its views: `State: mixed in view.totals.`; "" without any."""
     judged = [(c.address, c.query.state) for c in plan.changes if c.query is not None and c.query.has_state]
     if not judged:
         return ""
-    worst = max((state for _, state in judged), key=VERDICTS.index)
+    worst = max((state for _, state in judged), key=STATE_EFFECTS.index)
     return f"State: {worst} in {first_names([a for a, state in judged if state == worst], _MAX_SINKS)}."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.model.address import natural, natural_item
 from mzplan.model.codec import encode
-from mzplan.model.observed import MEASURES, Condition, Verdict
+from mzplan.model.observed import MEASURES, CanaryVerdict, Condition
 from mzplan.model.state import Canary, ProjectStatus, QueryStatus
 from mzplan.render.cause_text import cause_to_json
 from mzplan.render.resumption import task_to_json
@@ -71,7 +71,7 @@ def status_to_json(status: ProjectStatus, by: str = "name") -> dict[str, Any]:
     }
 
 
-def _canary_to_json(canary: Canary, verdict: Verdict | None) -> dict[str, Any]:
+def _canary_to_json(canary: Canary, verdict: CanaryVerdict | None) -> dict[str, Any]:
     return {
         "address": str(canary.address),
         "serial": canary.serial,

@@ -21,7 +21,7 @@ from mzplan.controller.terms import InstanceId
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
-from mzplan.model.observed import Verdict
+from mzplan.model.observed import CanaryVerdict
 from mzplan.model.state import Canary, State
 from mzplan.model.words import count
 from mzplan.runner.first_copies import FirstCopies
@@ -38,8 +38,8 @@ log = logging.getLogger("mzplan.runner")
 class Canaries:
     """The gate for canaries and for queries that wait for canaries. `verdicts` are from the Status."""
 
-    def __init__(self, verdicts: Mapping[Address, Verdict]):
-        self.verdicts: Mapping[Address, Verdict] = dict(verdicts)
+    def __init__(self, verdicts: Mapping[Address, CanaryVerdict]):
+        self.verdicts: Mapping[Address, CanaryVerdict] = dict(verdicts)
         self._canaries: dict[Address, Canary] = {}
         self._canaries_of: dict[Address, list[Canary]] = {}
         self._since: dict[Address, float] = {}
@@ -63,7 +63,7 @@ class Canaries:
         self,
         queries: Mapping[Address, QueryState],
         now: float,
-        record: Callable[[Mapping[Address, Verdict]], None],
+        record: Callable[[Mapping[Address, CanaryVerdict]], None],
         waiting: Container[Address] = (),
     ) -> bool:
         """Record the verdicts on canaries that are due. Return whether there were any.
@@ -85,7 +85,7 @@ class Canaries:
 
     def _due_verdicts(
         self, queries: Mapping[Address, QueryState], now: float, waiting: Container[Address]
-    ) -> dict[Address, Verdict]:
+    ) -> dict[Address, CanaryVerdict]:
         verdicts = {}
         for address, canary in self._canaries.items():
             query = queries.get(address)
@@ -100,7 +100,7 @@ class Canaries:
                 verdicts[address] = verdict
         return verdicts
 
-    def failed_verdict(self, address: Address) -> Verdict | None:
+    def failed_verdict(self, address: Address) -> CanaryVerdict | None:
         """Return the verdict on a canary that has failed; otherwise None."""
         verdict = self.verdicts.get(address)
         return verdict if verdict is not None and not verdict.passed else None
@@ -146,22 +146,22 @@ class Canaries:
             failpoint(Failpoint.CANARY_RELEASED)
 
 
-def _verdict(canary: Canary, key: Key, query: QueryState, waited: float) -> Verdict | None:
+def _verdict(canary: Canary, key: Key, query: QueryState, waited: float) -> CanaryVerdict | None:
     run, memory = query.run, query.memory
     if query.condition == "running" and run is not None and is_run_of(run, key):
-        return Verdict(serial=canary.serial, passed=True)
-    if memory.target == key and memory.verdict in ("rejected", "failed"):
-        return Verdict(
+        return CanaryVerdict(serial=canary.serial, passed=True)
+    if memory.target == key and memory.last_failure in ("rejected", "failed"):
+        return CanaryVerdict(
             serial=canary.serial,
             passed=False,
-            condition="rejected" if memory.verdict == "rejected" else "failed",
+            condition="rejected" if memory.last_failure == "rejected" else "failed",
             reason=f"{memory.error or 'It ended.'} {_fallback(canary)}",
             code=memory.error_code or "",
             kind=memory.error_kind,
         )
     if waited <= canary.wait:
         return None
-    return Verdict(
+    return CanaryVerdict(
         serial=canary.serial,
         passed=False,
         reason=f"It made no progress within {canary.wait:g} s of its restart. {_fallback(canary)}",

@@ -22,7 +22,7 @@ from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.event import Event
-from mzplan.model.observed import Verdict
+from mzplan.model.observed import CanaryVerdict
 from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.words import one_line
@@ -168,7 +168,7 @@ class Runner:
             return event
         return replace(event, cause=why)
 
-    def _report(self, decided: Mapping[Address, Verdict] | None = None) -> None:
+    def _report(self, decided: Mapping[Address, CanaryVerdict] | None = None) -> None:
         in_use, away = self.secret_values_in_use, self._is_store_away
         self.status.report(self.overview, self.serial, in_use, decided, is_store_away=away)
 

@@ -24,7 +24,15 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.losses import FirstCopy
-from mzplan.model.observed import SAMPLE_INTERVAL, Lease, Observation, Recent, Status, Verdict, with_samples
+from mzplan.model.observed import (
+    SAMPLE_INTERVAL,
+    CanaryVerdict,
+    Lease,
+    Observation,
+    Recent,
+    Status,
+    with_samples,
+)
 from mzplan.runner.gates import Gates
 from mzplan.schema.description import Description
 
@@ -148,7 +156,7 @@ class StatusWriter:
         overview: InstanceOverview,
         serial: int,
         secret_values_in_use: int,
-        decided: Mapping[Address, Verdict] | None = None,
+        decided: Mapping[Address, CanaryVerdict] | None = None,
         *,
         is_store_away: bool = False,
     ) -> None:
@@ -256,7 +264,7 @@ class StatusWriter:
         """
         due = query.memory.retry_at
         runs = query.decision is not None and query.condition == "running"
-        if query.memory.verdict is None or math.isinf(due) or runs:
+        if query.memory.last_failure is None or math.isinf(due) or runs:
             self._retry_times.pop(address, None)
             return None
         if self._retry_times.get(address, (None,))[0] != due:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mzplan.controller.decision import COMMITTED_CHANGE, Desired
+from mzplan.controller.decision import COMMITTED_CHANGE, WantedQuery
 from mzplan.controller.terms import LagDuration, LagSteps, ReadPolicy, RetainFrom
 from mzplan.model.state import State
 from mzplan.model.times import seconds
@@ -10,7 +10,7 @@ from mzplan.schema.description import Description, describe
 from mzplan.schema.source_columns import collection_kind
 
 
-def wanted_queries(state: State, instance: str) -> list[Desired]:
+def wanted_queries(state: State, instance: str) -> list[WantedQuery]:
     """Return the queries of an instance, and the queries of other instances that read its collections.
 
     Queries that write collections come first.
@@ -19,7 +19,7 @@ def wanted_queries(state: State, instance: str) -> list[Desired]:
     queries.sort(key=lambda resource: not resource.address.writes_collection)
     own = {r.address for r in queries if r.instance == instance}
     return [
-        Desired(
+        WantedQuery(
             description=describe(resource, state.resources),
             paused=resource.paused,
             cause=resource.because or COMMITTED_CHANGE,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 REFERENCE = re.compile(r"\$\{(?P<provider>[a-z][a-z0-9_-]*):(?P<name>[^{}]+)\}")
 log = logging.getLogger("mzplan.secrets")
-Place = tuple[str | int, ...]
+ValuePath = tuple[str | int, ...]
 """The position of a value in a body: keys and indexes, outermost first."""
 
 
@@ -39,7 +39,7 @@ def references_in(value: Any) -> Iterator[str]:
     return (reference for _, reference in placed_references(value))
 
 
-def placed_references(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
+def placed_references(value: Any, place: ValuePath = ()) -> Iterator[tuple[ValuePath, str]]:
     """Yield every secret reference in a value, at any depth, with its position."""
     if isinstance(value, str):
         if "${" in value:
@@ -52,13 +52,13 @@ def placed_references(value: Any, place: Place = ()) -> Iterator[tuple[Place, st
             yield from placed_references(inner, (*place, index))
 
 
-def format_place(place: Place) -> str:
+def format_place(place: ValuePath) -> str:
     """Format a position: `("sasl", "password")` → `sasl.password`, `("brokers", 0)` → `brokers[0]`."""
     parts = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
     return "".join(parts).removeprefix(".")
 
 
-def misplaced_error(owner: str, place: Place, reference: str) -> MzplanError:
+def misplaced_error(owner: str, place: ValuePath, reference: str) -> MzplanError:
     """Return MZ102 for a reference in a property of `owner` that must not contain one."""
     return error(
         "MZ102.secret-reference-not", owner=owner, format_place=format_place(place), reference=reference
@@ -126,7 +126,7 @@ class Secrets:
             return provider == "file"
         return self.remote is not None and isinstance(_provider(provider), RemoteProvider)
 
-    def fill(self, body: Any, takes: Callable[[Place], bool], owner: str) -> Any:
+    def fill(self, body: Any, takes: Callable[[ValuePath], bool], owner: str) -> Any:
         """Return a copy of a body with every reference replaced by its value.
 
         Raises MzplanError MZ102 before it resolves anything, if a reference is in the wrong position. Also

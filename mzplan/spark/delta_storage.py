@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, Unpack
 
-from mzplan.connectors.local.numbering import Numbering, turns
+from mzplan.connectors.local.step_numbers import StepNumbers, appenders
 from mzplan.connectors.local.steps import RESERVED
 from mzplan.controller.core import Controller, ControllerOptions
 from mzplan.controller.executor import ExecutorContext
@@ -173,25 +173,27 @@ class DeltaStorage:
 
     def append(self, commands: Sequence[tuple[Description, AppendCommand]]) -> None:
         places = {description.place for description, _ in commands}
-        with turns(self._warehouse, places, self._alone) as by_place:
+        with appenders(self._warehouse, places, self._alone) as by_place:
             for query, command in commands:
-                turn = by_place[query.place]
+                appender = by_place[query.place]
                 if command.key.startswith(RESERVED):
                     raise StorageError(
                         f"The key {command.key!r} is reserved for mzplan: no append may have it."
                     )
-                if turn.plans(command.key):
+                if appender.plans(command.key):
                     continue
                 columns, keyed = appended_columns(query), bool(keys_of(query.type, query.body))
-                numbering = Numbering(turn, self._warehouse, query.place)
-                known = turn.known(command.key)
-                first = numbering.upper() if known is None else numbering.collection_step(known)
+                step_numbers = StepNumbers(appender, self._warehouse, query.place)
+                known = appender.known(command.key)
+                first = step_numbers.upper() if known is None else step_numbers.collection_step(known)
                 if first is None and known is not None:
                     continue  # this append is so old that its steps are no longer known
                 if first is None:
-                    raise InvalidUppersError(command.id, command.upper - 1, numbering.next + 1, decided=False)
+                    raise InvalidUppersError(
+                        command.id, command.upper - 1, step_numbers.next + 1, decided=False
+                    )
                 planned = planned_steps(command, first, keyed)
-                appended = turn.append(
+                appended = appender.append(
                     [to_table(columns, step) for step in planned], command.key, separate=True
                 )
                 if appended.digests is not None:
@@ -200,8 +202,8 @@ class DeltaStorage:
                         f"{appended.differing_step} has other rows: their digest is {appended.digests[0]}, "
                         f"and the digest of the new rows is {appended.digests[1]}."
                     )
-            for turn in by_place.values():
-                turn.write()
+            for appender in by_place.values():
+                appender.write()
 
     def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
         try:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from mzplan.controller.adapter import StorageController
 from mzplan.controller.core import Controller
-from mzplan.controller.decision import Desired
+from mzplan.controller.decision import WantedQuery
 from mzplan.controller.executor import Executor, ExecutorContext
 from mzplan.controller.jobs import Jobs
 from mzplan.controller.memory import InMemoryController, InMemoryExecutor, InMemoryStorage
@@ -122,7 +122,7 @@ def on_spark(folder: Path) -> Iterator[World]:
 # ── descriptions
 
 
-def local_source(id_: str, **body: Any) -> Desired:
+def local_source(id_: str, **body: Any) -> WantedQuery:
     """Return a local source with the columns `id` and `name`."""
     query = Description(
         address=Address("source", f"s_{id_}"),
@@ -132,10 +132,10 @@ def local_source(id_: str, **body: Any) -> Desired:
         type="local",
         body={"type": "local", "schema": "id BIGINT NOT NULL, name STRING", "trigger": TRIGGER, **body},
     )
-    return Desired(description=query, instance="local")
+    return WantedQuery(description=query, instance="local")
 
 
-def sink_of(source: Desired, id_: str) -> Desired:
+def sink_of(source: WantedQuery, id_: str) -> WantedQuery:
     """Return a sink that only counts rows."""
     of = source.description
     read = CollectionRead(address=of.address, id=of.id, generation=of.generation, type=of.type, body=of.body)
@@ -148,10 +148,10 @@ def sink_of(source: Desired, id_: str) -> Desired:
         body={"type": "console", "from": of.address.name, "trigger": TRIGGER},
         reads={of.address.name: read},
     )
-    return Desired(description=query, instance="local")
+    return WantedQuery(description=query, instance="local")
 
 
-def altered(description: Desired, digest: str, **other: Any) -> Desired:
+def altered(description: WantedQuery, digest: str, **other: Any) -> WantedQuery:
     """Return the description with another digest, as after a change of its connection."""
     return replace(description, description=replace(description.description, digest=digest, **other))
 
@@ -174,11 +174,11 @@ def append(controller: StorageController, *commands: AppendCommand) -> None:
     controller.append(commands).result(20)
 
 
-def create(controller: StorageController, *descriptions: Desired) -> None:
+def create(controller: StorageController, *descriptions: WantedQuery) -> None:
     controller.create_collections([(one.description.id, one) for one in descriptions])
 
 
-def create_sink(controller: StorageController, *descriptions: Desired) -> None:
+def create_sink(controller: StorageController, *descriptions: WantedQuery) -> None:
     hosted = dict(controller.collections())  # a query of another instance may also read other collections
     sinks = [(one, from_id) for one in descriptions for from_id in one.from_ids if from_id in hosted]
     tokens = [(controller.prepare_export(one.description.id, from_id), one) for one, from_id in sinks]

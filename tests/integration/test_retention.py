@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from mzplan.controller.decision import Desired
+from mzplan.controller.decision import WantedQuery
 from mzplan.controller.terms import LagSteps, ReadBeforeSinceError, StorageParameters
 from mzplan.spark.delta_storage import DeltaStorage, _Reclaim
 from mzplan.warehouse.checkpoints import collection_path
@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield from on_spark(tmp_path)
 
 
-def into_delta(id_: str, folder: Path, **more: Any) -> Desired:
+def into_delta(id_: str, folder: Path, **more: Any) -> WantedQuery:
     made = sink_of(SOURCE, id_)
     query = replace(
         made.description,

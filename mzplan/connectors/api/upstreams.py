@@ -97,7 +97,7 @@ _EFFECTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamVerdict:
+class UpstreamComparison:
     """The result of checking an upstream.
 
     - `diagnostic`: an error if the upstream is refused, or a notice of what `policy` will do.
@@ -149,16 +149,16 @@ def another_upstream(query: ResolvedQuery, kind: str, difference: str) -> Diagno
     )
 
 
-def judge_upstream(
+def compare_upstream(
     connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint, found: Mapping[str, Any]
-) -> UpstreamVerdict:
+) -> UpstreamComparison:
     """Decide whether a checkpoint's offsets are valid on the upstream that a probe found. Changes nothing."""
     try:
         recorded = checkpoint.upstream() if checkpoint.log.has_begun() else None
         position = checkpoint.position()
         departure = checkpoint.departure()
     except OSError as problem:
-        return UpstreamVerdict(diagnostic=unreadable(query, problem))
+        return UpstreamComparison(diagnostic=unreadable(query, problem))
     difference = connector.compare(query, recorded, found) if recorded is not None else None
     policy: Policy | None = query.body.get("on_upstream_change")
     can_move = connector.can_reposition
@@ -170,8 +170,8 @@ def judge_upstream(
             or policy in (None, "accept")
             or not can_move
         ):
-            return UpstreamVerdict(diagnostic=position_problem)
-        return UpstreamVerdict(
+            return UpstreamComparison(diagnostic=position_problem)
+        return UpstreamComparison(
             diagnostic=_as_notice(position_problem, query, policy),
             policy=policy,
             needs_position=True,
@@ -181,17 +181,17 @@ def judge_upstream(
         # The source is back at its former upstream and has read nothing elsewhere.
         position_problem = connector.check_position(query, departure["position"])
         return (
-            UpstreamVerdict(diagnostic=position_problem)
+            UpstreamComparison(diagnostic=position_problem)
             if position_problem
-            else UpstreamVerdict(policy="accept", return_position=departure["position"])
+            else UpstreamComparison(policy="accept", return_position=departure["position"])
         )
     if policy is None or not can_move:
-        return UpstreamVerdict(diagnostic=difference)
+        return UpstreamComparison(diagnostic=difference)
     if policy == "accept" and position is not None:
         position_problem = connector.check_position(query, position)
         if position_problem is not None:
-            return UpstreamVerdict(diagnostic=position_problem)
-    return UpstreamVerdict(
+            return UpstreamComparison(diagnostic=position_problem)
+    return UpstreamComparison(
         diagnostic=_as_notice(difference, query, policy),
         policy=policy,
         needs_position=policy != "accept" or position is None,
@@ -213,23 +213,23 @@ def take_upstream(
 
     Raises MzplanError if the policy doesn't allow another upstream. The query must not run. After a crash,
     this function runs again, because it records the upstream's identity last."""
-    verdict = judge_upstream(connector, query, checkpoint, found)
-    if verdict.diagnostic is not None and verdict.diagnostic.severity == "error":
-        raise MzplanError(verdict.diagnostic)
-    if verdict.policy is None:
+    comparison = compare_upstream(connector, query, checkpoint, found)
+    if comparison.diagnostic is not None and comparison.diagnostic.severity == "error":
+        raise MzplanError(comparison.diagnostic)
+    if comparison.policy is None:
         if not checkpoint.log.has_begun() or checkpoint.upstream() is None:
             checkpoint.record_upstream(found)
         else:
             _extend(connector, query, checkpoint, found, finish_step)
         return
     former, position = checkpoint.upstream(), checkpoint.position()
-    if verdict.return_position is not None:
-        checkpoint.log.move(verdict.return_position)
+    if comparison.return_position is not None:
+        checkpoint.log.move(comparison.return_position)
         checkpoint.forget_departure()
-    elif verdict.needs_position:
-        position_read = position if verdict.is_same else None
-        new_position = connector.reposition(query, verdict.policy, position_read, last_times)
-        if not verdict.is_same and former is not None and position is not None:
+    elif comparison.needs_position:
+        position_read = position if comparison.is_same else None
+        new_position = connector.reposition(query, comparison.policy, position_read, last_times)
+        if not comparison.is_same and former is not None and position is not None:
             # Recorded before the move, with the batch that the move makes. After a crash that follows the
             # move, the position already belongs to the new upstream, so the recorded departure stays.
             departure = checkpoint.departure()

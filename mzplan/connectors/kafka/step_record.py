@@ -15,7 +15,7 @@ KEPT_STEPS = 40
 """How many steps before the last one are kept. The record then has up to about 2,000 bytes; brokers accept
 4,096 (`offset.metadata.max.bytes`)."""
 
-Verdict = Literal["write", "replay", "later", "gap"]
+StepRelation = Literal["write", "replay", "later", "gap"]
 Older = tuple[tuple[int, int, str], ...]
 
 
@@ -65,7 +65,7 @@ class KafkaStepRecord:
         """The record as stored in the metadata of a committed offset."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
-    def verdict(self, step: Step) -> Verdict:
+    def relation_of(self, step: Step) -> StepRelation:
         """Return how a step relates to the last written one. `write`: it is the next step. `replay`: it is
         the same step. `later`: later steps are already written. `gap`: steps before it are missing."""
         if step == self.step + 1:

@@ -90,7 +90,7 @@ class TransactionalWriter:
     def _attempt(self, records: DataFrame, record: KafkaStepRecord, step: int) -> bool:
         """Write the step, and return whether that succeeded. If not, another attempt is due. `_record` is
         then None if the sink has to be claimed again."""
-        match record.verdict(step):
+        match record.relation_of(step):
             case "gap":
                 raise self._problems.target_restored(
                     f"the last step written there is {record.step}, and the checkpoint continues with {step}"

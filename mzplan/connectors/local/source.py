@@ -8,8 +8,8 @@ from typing import Any
 
 from mzplan.connectors.adapter.source import EndpointSource
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.local.appender import StaleStepError
 from mzplan.connectors.local.steps import RESERVED, LocalSteps
-from mzplan.connectors.local.turn import StaleStepError
 from mzplan.endpoints.arrow import arrow_schema, columns_of_config
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
 from mzplan.model.losses import Loss

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mzplan.connectors.local.turn import (
+from mzplan.connectors.local.appender import (
     AppendedStep,
+    Appender,
     DamagedStepError,
     StepFile,
-    Turn,
     index_of,
     is_separate,
     key_of,
@@ -102,14 +102,14 @@ class LocalSteps:
         return range(view.start, view.stop)
 
     def append(self, rows: Table, id_: str, expect: Step | None = None) -> AppendedStep:
-        """Append one step, in a turn of its own (see Turn.append)."""
-        with self.turn() as turn:
-            appended = turn.append([rows], id_, expect)
-            turn.write()
+        """Append one step, in a turn of its own (see Appender.append)."""
+        with self.appender() as appender:
+            appended = appender.append([rows], id_, expect)
+            appender.write()
             return appended
 
     @contextlib.contextmanager
-    def turn(self, next_unread: Step = 0) -> Iterator[Turn]:
+    def appender(self, next_unread: Step = 0) -> Iterator[Appender]:
         """Hold the lock, so that no other append can write. `next_unread` is the step after the last step
         that was read, according to the checkpoint and the collection. Raises LostStepsError."""
         with self.folder.lock():
@@ -120,7 +120,7 @@ class LocalSteps:
                     "earlier copy was restored, or part of it was removed"
                 )
             self._tidy(view)
-            yield Turn(self, view)
+            yield Appender(self, view)
 
     def _tidy(self, view: FolderView) -> None:
         """Remove the files of a killed append. Raises LostStepsError if steps were lost: the steps after them

@@ -17,13 +17,13 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.model.words import count
-from mzplan.operations.alter_journal import committing, editing, settle, write
+from mzplan.operations.alter_journal import committing, editing, finish_edit, write
 from mzplan.operations.apply import ApplyOptions, ApplyResult, CommitRequest, carry_out
 from mzplan.operations.connections import Reachability, no_connection_reached, reachability_of, users_of
 from mzplan.operations.local_checks import by_cause, read_only_guard
 from mzplan.operations.planning import plan_configuration, validated
 from mzplan.operations.project import Project, Reporter, Workbench, read_state
-from mzplan.operations.validation import reach, reach_alone
+from mzplan.operations.validation import validate_queries, validate_unused
 from mzplan.plan import apply_changes, build_plan
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.policy import Guard
@@ -100,7 +100,7 @@ class _Alteration:
         work = self.work
         with self.lock:
             self.lock.enter_context(editing(work.directory))
-            if done := settle(work.directory, work.store):
+            if done := finish_edit(work.directory, work.store):
                 work.reporter.detail(done)
             request = CommitRequest(
                 command="alter",
@@ -173,7 +173,7 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> AlterResult:
         raise MzplanError(usage_mistake(text, "VALIDATE edits nothing", "leave --no-apply out."))
     directory = project.settings.directory
     with editing(directory):
-        settle(directory, project.store)
+        finish_edit(directory, project.store)
         state = read_state(project.store, reporter)
         transaction = read_transaction(project, state, _edits_of(statements), text, None)
         # Nothing is applied, so it doesn't matter whether a resource is committed.
@@ -232,8 +232,8 @@ def _validation_findings(
     connections = {a: users_of(new, a) for a in addresses if a.is_connection}
     queries |= {user.address: user for users in connections.values() for user in users}
     alone = [address for address, users in connections.items() if not users]
-    findings = reach(work, new, queries.values(), local_guard=guard)
-    return by_cause([*findings, *reach_alone(work, new, alone, local_guard=guard)])
+    findings = validate_queries(work, new, queries.values(), local_guard=guard)
+    return by_cause([*findings, *validate_unused(work, new, alone, local_guard=guard)])
 
 
 def _edits_of(statements: Sequence[Edit | ValidateConnection]) -> list[Edit]:

@@ -147,8 +147,8 @@ def _show_edit(invocation: Invocation, result: AlterResult) -> int:
         return result.exit_code
     for reached in result.reached:
         through = f", for {count(len(reached.queries), 'query', 'queries')}" if reached.queries else ""
-        verdict = "Valid" if not reached.unreached else "Valid, but not every connection was reached"
-        invocation.out(f"{verdict}: {reached.address}{through}")
+        validity = "Valid" if not reached.unreached else "Valid, but not every connection was reached"
+        invocation.out(f"{validity}: {reached.address}{through}")
         for query, why in sorted(reached.unreached.items(), key=natural_item):
             invocation.out(f"Not reached: {reached.address} for {query}: {why}")
     if result.edits:

@@ -267,7 +267,7 @@ class _TransactionReader:
             self._add_needed(resources, address)
         if changed:
             graph = DependencyGraph.of(resources)
-            affected = {*changed, *graph.reach(changed)}
+            affected = {*changed, *graph.all_dependents(changed)}
             bodies = {
                 a: resources[a].body for a in sorted(affected | graph.requirements(affected), key=natural)
             }

@@ -26,7 +26,7 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import State
 from mzplan.operations.commits import no_serial, record_of, record_outcome
 from mzplan.operations.project import Project, Reporter, Workbench, committing, locked, read_state
-from mzplan.operations.validation import ensure_validated, reach_changed
+from mzplan.operations.validation import ensure_validated, validate_changed
 from mzplan.secrets.guards import AllowingGuard
 from mzplan.store.backends.backend import ConflictError
 from mzplan.store.backends.local import STATE_KEY
@@ -235,7 +235,7 @@ def _validate(work: Workbench, state: State, new: State, live: bool | None) -> N
     from_here = live or (
         not is_move and all(instance.type != "cluster" for instance in new.instances.values())
     )
-    findings = reach_changed(work, plan, new, local_guard=guard if from_here else None, own_guard=guard)
+    findings = validate_changed(work, plan, new, local_guard=guard if from_here else None, own_guard=guard)
     if any(finding.severity == "error" for finding in findings):
         raise MzplanError(findings)
     for finding in findings:

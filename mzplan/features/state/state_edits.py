@@ -26,7 +26,7 @@ from mzplan.operations.apply import ApplyOptions, ApplyResult, CommitRequest, ca
 from mzplan.operations.commits import record_of, record_outcome
 from mzplan.operations.local_checks import validate
 from mzplan.operations.project import LOCK_WAIT, Project, Runners, Workbench, committing, locked, read_state
-from mzplan.operations.validation import reach_changed
+from mzplan.operations.validation import validate_changed
 from mzplan.plan import apply_changes
 from mzplan.secrets.policy import NO_SECRET_VALUES
 from mzplan.warehouse.paths import absolute, local_path
@@ -145,7 +145,7 @@ def _edit(
             return plan
         new = apply_changes(state, plan, record=record_of(work.project, command, plan, message))
         new = finish(plan, new) if finish is not None else new
-        findings = reach_changed(work, plan, new, local_guard=None)
+        findings = validate_changed(work, plan, new, local_guard=None)
         if any(finding.severity == "error" for finding in findings):
             raise MzplanError(findings)
         with committing(work.reporter, new.serial):
@@ -159,7 +159,7 @@ def wake(runners: Runners, state: State) -> None:
     """Wake the runners on this machine, and wait until they take in the commit."""
     for instance in state.instances.values():
         runners.wake(instance, NO_SECRET_VALUES)
-        runners.settle(instance, LOCK_WAIT)
+        runners.read_commit(instance, LOCK_WAIT)
 
 
 def _check_storage(project: Project, warehouse: str, address: Address, id_: str, generation: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mzplan.features.test.written_rows import WrittenRows
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import SourceRange
-from mzplan.model.query_changes import StateVerdict
+from mzplan.model.query_changes import StateEffect
 from mzplan.model.trials import GivenRecord, GivenRow
 from mzplan.schema.description import Description
 
@@ -50,7 +50,7 @@ class Case:
     after: Mapping[int, ExpectedStep] = field(default_factory=dict)
     malformed: int | tuple[str, ...] | None = None
     error: str = ""
-    state: StateVerdict | None = None
+    state: StateEffect | None = None
 
     @property
     def address(self) -> Address:

@@ -34,7 +34,7 @@ def graph_page(overview: Overview, connection: Address | None = None, *, ungroup
     shown: Collection[Address] = overview.state.resources.keys()
     link_line: Content = None
     if connection is not None:
-        shown = {connection, *overview.graph.reach([connection])}
+        shown = {connection, *overview.graph.all_dependents([connection])}
         shown |= overview.graph.requirements(shown)
         heading = element("h1", f"What uses {connection}")
         link_line = element("p", element("a", "The whole graph", href="/"), " · ", resource_link(connection))

@@ -183,7 +183,7 @@ def _reach(overview: Overview, address: Address) -> Content:
     looks = dict.fromkeys(impact.restarts, ("restart", "would restart"))
     looks |= dict.fromkeys(impact.downstream, ("kept", "would keep running"))
     looks[address] = ("changed", "this query, would restart" if address in impact.restarts else "this one")
-    shown = {address, *graph.requirements([address]), *graph.reach([address])}
+    shown = {address, *graph.requirements([address]), *graph.all_dependents([address])}
     restarts = count(len(impact.restarts), "query", "queries")
     running = count(len(impact.downstream), "query", "queries")
     summary = f"A change of {address} would restart {restarts}; {running} downstream would keep running."

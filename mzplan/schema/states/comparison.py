@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from mzplan.model.query_changes import VERDICTS, ColumnChange, OperatorChange, StateVerdict
+from mzplan.model.query_changes import STATE_EFFECTS, ColumnChange, OperatorChange, StateEffect
 from mzplan.schema.states.description import Below, Part, StateDescription, StatefulOperator
 
 _LISTED = 3
@@ -14,19 +14,19 @@ _LISTED = 3
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What a changed query can use of the state; the worst verdict of its operators.
+    """What a changed query can use of the state; the worst effect on its operators.
 
     `is_rewritten`: both queries mean the same.
     """
 
-    state: StateVerdict
+    state: StateEffect
     because: str
     operators: tuple[OperatorChange, ...] = ()
     columns: tuple[ColumnChange, ...] = ()
     is_rewritten: bool = False
 
 
-Reason = tuple[StateVerdict, str]
+Reason = tuple[StateEffect, str]
 
 
 def compare_states(before: StateDescription, after: StateDescription) -> StateChange:
@@ -39,8 +39,8 @@ def compare_states(before: StateDescription, after: StateDescription) -> StateCh
     operators = tuple(_operator(old, new) for old, new in pairs)
     reasons: list[Reason] = [(operator.state, operator.because) for operator in operators]
     reasons += [*_moved(before, after), *_fields(before, after)]
-    state = max((verdict for verdict, _ in reasons), key=VERDICTS.index)
-    because = "; ".join(dict.fromkeys(why for verdict, why in reasons if verdict != "kept"))
+    state = max((effect for effect, _ in reasons), key=STATE_EFFECTS.index)
+    because = "; ".join(dict.fromkeys(why for effect, why in reasons if effect != "kept"))
     columns = tuple(_columns(before, after))
     if because:
         return StateChange(state, because, operators, columns)
@@ -66,7 +66,7 @@ def _operator(old: StatefulOperator, new: StatefulOperator) -> OperatorChange:
     ]
     if not reasons:
         return OperatorChange(kind=new.kind, state="kept", because="it computes the same")
-    state = max((verdict for verdict, _ in reasons), key=VERDICTS.index)
+    state = max((effect for effect, _ in reasons), key=STATE_EFFECTS.index)
     return OperatorChange(
         kind=new.kind, state=state, because="; ".join(dict.fromkeys(why for _, why in reasons))
     )

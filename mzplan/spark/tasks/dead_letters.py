@@ -76,7 +76,7 @@ def _do(context: TaskContext, task: Task) -> None:
     log.info("%s: the %s is done: %s", query.address, task, outcome.text.partition("\n")[0])
 
 
-def _settle(context: TaskContext, record: TaskRecord) -> None:
+def _complete(context: TaskContext, record: TaskRecord) -> None:
     """Finish a replay whose rows are in the collection.
 
     If the task was cancelled, its letters may stay, because the next replay finds that they already are rows.
@@ -95,7 +95,7 @@ def _check(spark: SparkSession, query: ResolvedQuery, task: Task) -> None:
         rows_where(spark.createDataFrame([], COLUMNS), where, query)
 
 
-DEAD_LETTERS = TaskKind(do=_do, settle=_settle, check=_check)
+DEAD_LETTERS = TaskKind(do=_do, complete=_complete, check=_check)
 
 
 def outcome_of(task: Task, rows: int, already_rows: int, remaining: Sequence[tuple[str, int]]) -> TaskOutcome:

@@ -62,21 +62,21 @@ class TaskKind:
 
     `do`: does a task and records that it is done. Every step of the checkpoint is finished before. If the
     runner is killed, the next start calls `do` again, which must not write a row twice.
-    `settle`: completes the step of a killed runner, once the step's rows are in the collection.
+    `complete`: completes the step of a killed runner, once the step's rows are in the collection.
     `check`: refuses arguments that Spark doesn't accept, before anything is stopped. Reads nothing.
     """
 
     do: Callable[[TaskContext, Task], None]
-    settle: Callable[[TaskContext, TaskRecord], None] = lambda context, record: None
+    complete: Callable[[TaskContext, TaskRecord], None] = lambda context, record: None
     check: Callable[[SparkSession, ResolvedQuery, Task], None] = lambda spark, query, task: None
 
 
-def settle_steps(checkpoint: Checkpoint, collection: str, settle: Callable[[TaskRecord], None]) -> None:
+def complete_steps(checkpoint: Checkpoint, collection: str, complete: Callable[[TaskRecord], None]) -> None:
     """Complete the tasks that a killed runner left, before any other work on the source.
 
     A task whose rows are in the table is done. Its step may even have been skipped before the rows arrived,
-    for example from a frozen runner. A task without rows has changed nothing. `settle` does the remaining
-    work for this kind of task. Raises OSError, and the errors of `settle`.
+    for example from a frozen runner. A task without rows has changed nothing. `complete` does the remaining
+    work for this kind of task. Raises OSError, and the errors of `complete`.
     """
     unfinished = [record for record in checkpoint.tasks.all() if not record.done]
     query_id = checkpoint.log.query_id()
@@ -87,7 +87,7 @@ def settle_steps(checkpoint: Checkpoint, collection: str, settle: Callable[[Task
     last = log_.last_transaction(query_id)  # also if the log was cut off
     for record in unfinished:
         if last == record.step or (query_id, record.step) in transactions:
-            settle(record)
+            complete(record)
             finish_step(checkpoint, record)
 
 

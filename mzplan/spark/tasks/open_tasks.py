@@ -16,7 +16,7 @@ from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.spark import failures
 from mzplan.spark.tasks.backfills import BACKFILL
 from mzplan.spark.tasks.dead_letters import DEAD_LETTERS
-from mzplan.spark.tasks.interface import TaskContext, TaskKind, settle_steps, skip_cancelled_step
+from mzplan.spark.tasks.interface import TaskContext, TaskKind, complete_steps, skip_cancelled_step
 from mzplan.spark.tasks.replays import REPLAY
 from mzplan.warehouse.checkpoints import TaskRecord
 
@@ -33,11 +33,11 @@ def do_open_tasks(context: TaskContext, prepare: Callable[[], None]) -> tuple[Ta
     """
     query, checkpoint = context.query, context.checkpoint
 
-    def settle(record: TaskRecord) -> None:
+    def complete(record: TaskRecord) -> None:
         with _failing(query.address, record.task):
-            _KINDS[record.task.kind].settle(context, record)
+            _KINDS[record.task.kind].complete(context, record)
 
-    settle_steps(checkpoint, context.collection, settle)
+    complete_steps(checkpoint, context.collection, complete)
     skip_cancelled_step(query, checkpoint)
     todo = tasks_to_do(query, checkpoint)
     if todo:

@@ -244,7 +244,7 @@ FOLLOW = "mzplan.operations.follower.OutcomeFollower.follow"
     ("step", "command", "message"),
     [
         ("mzplan.cli.plan.make_plan", ("plan",), "Interrupted."),
-        ("mzplan.operations.validation.reach", APPLY, "Interrupted: nothing was changed."),
+        ("mzplan.operations.validation.validate_queries", APPLY, "Interrupted: nothing was changed."),
         ("mzplan.cli.context.Invocation.ask", ("apply",), "Interrupted: nothing was changed."),
         ("mzplan.store.store.Store.commit", APPLY, "Interrupted: serial 1 was being committed"),
         (FOLLOW, APPLY, "Interrupted: serial 1 is committed and stays"),

@@ -244,7 +244,7 @@ def test_an_interrupted_edit_is_finished_by_its_own_environment(
     for name in ("dev", "prod"):
         assert mzplan(folder, "--env", name, "apply", "--auto-approve").code == 0
     with monkeypatch.context() as patch:
-        patch.setattr(alter_journal, "settle", lambda *_: None)  # as if killed after the commit
+        patch.setattr(alter_journal, "finish_edit", lambda *_: None)  # as if killed after the commit
         alter = "ALTER CONNECTION k SET (BROKER = 'y:9092') WITH (VALIDATE = false)"
         assert mzplan(folder, "alter", alter, "--auto-approve").code == 0
     assert "y:9092" not in pipeline.read_text()

@@ -146,7 +146,7 @@ def test_appends_to_an_object_store_take_turns(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(folder, "write", slow)
     monkeypatch.setattr("mzplan.connectors.local.steps.open_folder", lambda place: folder)
-    monkeypatch.setattr("mzplan.connectors.local.numbering.next_unread_step", lambda *_: 0)
+    monkeypatch.setattr("mzplan.connectors.local.step_numbers.next_unread_step", lambda *_: 0)
     storage = DeltaStorage("s3://bucket/warehouse", Tables(), alone=lambda: lock)
     source = local_source("a").description
     with ThreadPoolExecutor(2) as pool:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from mzplan.connectors.adapter.config import StepRows
 from mzplan.connectors.adapter.source import step_of
 from mzplan.connectors.kafka.offsets import offsets_in
+from mzplan.connectors.local.appender import StaleStepError
 from mzplan.connectors.local.source import LocalFactory
 from mzplan.connectors.local.steps import LocalSteps
-from mzplan.connectors.local.turn import StaleStepError
 from mzplan.connectors.postgres.source.watch import IdlePosition
 from mzplan.endpoints import StepError
 from mzplan.endpoints.arrow import FitError, arrow_schema, build_array, fit

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.controller.decision import Decision, Desired, Memory, Stop, Switch, key_of
+from mzplan.controller.decision import Decision, Memory, Stop, Switch, WantedQuery, key_of
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.reconcile import after_failure, next_step
 from mzplan.model.address import Address
@@ -32,7 +32,7 @@ def step(
     memory: Memory | None = None,
     now: float = 0.0,
 ) -> Decision:
-    return next_step(A, Desired(description=wanted, paused=False), reports, memory or Memory(), now)
+    return next_step(A, WantedQuery(description=wanted, paused=False), reports, memory or Memory(), now)
 
 
 def test_a_failed_fallback_is_not_restarted_in_a_hot_loop() -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs, parquet
 
-from mzplan.connectors.local import numbering
+from mzplan.connectors.local import step_numbers
 from mzplan.connectors.local import steps as local_steps
 from mzplan.connectors.local.row_files import BadFileError, Format, read_rows
 from mzplan.connectors.local.steps import LocalSteps
@@ -267,7 +267,7 @@ def test_concurrent_appends_lose_nothing(folder: Path, monkeypatch: pytest.Monke
     """An object store has no locks: there, an append holds the lock of the state."""
     project, place = open_project(str(folder)), folder / "bucket"
     if store == "object store":
-        monkeypatch.setattr(numbering, "local_path", lambda _: None)
+        monkeypatch.setattr(step_numbers, "local_path", lambda _: None)
         remote = RemoteFolder(fs.LocalFileSystem(), str(place))
         monkeypatch.setattr(local_steps, "open_folder", lambda _: remote)
 

@@ -18,13 +18,13 @@ from mzplan.connectors.api.tasks import check_tasks, tasks_to_do
 from mzplan.connectors.kafka.client import Client
 from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.connectors.kafka.source import KafkaSource
-from mzplan.controller.decision import Decision, Desired, Memory, Switch
+from mzplan.controller.decision import Decision, Memory, Switch, WantedQuery
 from mzplan.controller.table import as_committed
 from mzplan.features.steps.steps_text import render_steps
 from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.schema.description import describe
 from mzplan.secrets.references import Secrets
-from mzplan.spark.tasks.interface import settle_steps, skip_cancelled_step
+from mzplan.spark.tasks.interface import complete_steps, skip_cancelled_step
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord, TaskRecords
 from mzplan.warehouse.step_record import StepTask
 from tests.stored_steps import StoredSource, offsets
@@ -163,7 +163,7 @@ def test_only_tasks_of_the_committed_description_run(tmp_path: Path) -> None:
     for description, tasks in ((wanted, (REPLAY,)), (other, ())):
         switch = Switch(address=wanted.address, description=description, stop=(), check=True)
         decision = Decision(command=switch, memory=Memory(), condition="starting", run=None)
-        command = as_committed(decision, Desired(description=wanted, paused=False)).command
+        command = as_committed(decision, WantedQuery(description=wanted, paused=False)).command
         assert isinstance(command, Switch) and command.description.tasks == tasks
 
 
@@ -196,7 +196,7 @@ class Stored(StoredSource):
         self.step = step + 1
 
     def settle(self, settle: Any) -> None:
-        settle_steps(self.task_checkpoint, str(self.collection), settle)
+        complete_steps(self.task_checkpoint, str(self.collection), settle)
 
     def found(self) -> list[tuple[int, int | None, StepTask | None]]:
         return [(one.step, one.rows, one.task) for one in self.history.read().records]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mzplan.cli.apply import applied_to_json
-from mzplan.controller.decision import Desired, Memory, Switch, key_of
+from mzplan.controller.decision import Memory, Switch, WantedQuery, key_of
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.observations import QueryState
 from mzplan.controller.observations import observe as observe_query
@@ -167,7 +167,7 @@ def test_a_task_is_pending_until_it_is_done_or_cancelled(state: State, request_:
 def test_a_query_that_does_not_run_has_done_the_tasks_that_it_ran_with(state: State) -> None:
     after = BACKFILL.commit(state)
     record = after.resources[ORDERS]
-    wanted = Desired(description=describe(record, after.resources), paused=False)
+    wanted = WantedQuery(description=describe(record, after.resources), paused=False)
     for ran, is_done in ((state, False), (after, True)):
         memory = Memory(accepted=describe(ran.resources[ORDERS], ran.resources))
         stopped = observe_query(ORDERS, QueryState(wanted=wanted, memory=memory))
@@ -284,7 +284,7 @@ def test_a_backfill_after_a_rollback_of_another_one_is_done(state: State) -> Non
     ran = describe(old, first.resources)
     facts: dict[str, Any] = {"query_id": "q", "run_id": "r", "active": True, "triggered": True}
     report = QueryReport(name=QueryName.of("shop", ran), **facts, tasks_done=done(2))
-    wanted = Desired(description=describe(record, second.resources), paused=False)
+    wanted = WantedQuery(description=describe(record, second.resources), paused=False)
     decision = next_step(ORDERS, wanted, [report], Memory(target=key_of(ran), accepted=ran), 0.0)
     assert isinstance(decision.command, Switch) and decision.command.description == wanted.description
     reason = change_of(plan_between(first, second), "source.orders").reason

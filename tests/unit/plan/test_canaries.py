@@ -12,7 +12,7 @@ from mzplan.controller.executor import CheckResult
 from mzplan.features.state.edit_plans import plan_move, plan_rollback
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.observed import Status, Verdict
+from mzplan.model.observed import CanaryVerdict, Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration, Instance
 from mzplan.model.state import State
@@ -130,7 +130,9 @@ def test_each_form_of_a_plan_shows_which_query_goes_first() -> None:
 
 
 def verdicts(state: State, **passed: bool) -> dict[str, Status]:
-    found = {Address("source", name): Verdict(serial=state.serial, passed=ok) for name, ok in passed.items()}
+    found = {
+        Address("source", name): CanaryVerdict(serial=state.serial, passed=ok) for name, ok in passed.items()
+    }
     return {"local": replace(observe(state)["local"], canaries=found)}
 
 
@@ -138,7 +140,9 @@ GOING = commit_plan(planned(three("b:9092"), THREE), THREE)  # s1 is the canary,
 
 
 def test_an_apply_without_changes_resumes_only_after_a_failed_canary() -> None:
-    earlier = {"local": replace(observe(GOING)["local"], canaries={S1: Verdict(serial=1, passed=False)})}
+    earlier = {
+        "local": replace(observe(GOING)["local"], canaries={S1: CanaryVerdict(serial=1, passed=False)})
+    }
     for statuses in ({}, observe(GOING), verdicts(GOING, s1=True), earlier):
         assert build_plan(three("b:9092"), GOING, statuses).is_empty
     failed = verdicts(GOING, s1=False)
@@ -234,7 +238,7 @@ def test_a_canary_that_progresses_goes_first_and_the_rest_follow(world: World) -
     world.executor.trigger()
     status = world.settle()
     assert log(world)[2:] == [("stop", "source.s2"), ("start", "source.s2")]
-    assert status.canaries == {S1: Verdict(serial=2, passed=True)}
+    assert status.canaries == {S1: CanaryVerdict(serial=2, passed=True)}
     assert {(o.condition, o.held) for o in status.observations.values()} == {("running", None)}
     assert digests(world) == digests_of(world.committed)
 

@@ -19,9 +19,9 @@ def plain(addresses: object) -> str:
 
 def test_reach_is_every_dependent_at_any_depth_without_the_start() -> None:
     found = graph(a="b", b="c", c="", x="")
-    assert plain(sorted(found.reach([at("connection.c")]))) == "a b"
-    assert found.reach([at("connection.a")]) == set()
-    assert found.reach([at("connection.nowhere")]) == set()
+    assert plain(sorted(found.all_dependents([at("connection.c")]))) == "a b"
+    assert found.all_dependents([at("connection.a")]) == set()
+    assert found.all_dependents([at("connection.nowhere")]) == set()
 
 
 def test_each_cycle_is_reported_once_from_its_first_address() -> None:
@@ -32,5 +32,5 @@ def test_each_cycle_is_reported_once_from_its_first_address() -> None:
 def test_a_long_chain_can_be_ordered_and_reached() -> None:
     edges = {at(f"connection.c{i}"): [at(f"connection.c{i - 1}")] for i in range(1, 3_000)}
     found = DependencyGraph(edges)
-    assert len(found.order()) == len(found.reach([at("connection.c0")])) == len(edges)
+    assert len(found.order()) == len(found.all_dependents([at("connection.c0")])) == len(edges)
     assert found.cycles() == []

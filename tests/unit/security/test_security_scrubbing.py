@@ -17,7 +17,7 @@ import pytest
 from mzplan.cli.streams import Streams
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.observed import Observation, Status, Verdict
+from mzplan.model.observed import CanaryVerdict, Observation, Status
 from mzplan.render.diagnostics import diagnostics_to_json, render_diagnostics
 from mzplan.runner.logs import JsonFormatter, TextFormatter, configure_logging
 from mzplan.secrets.references import Secrets
@@ -80,7 +80,7 @@ def test_statuses_answers_diagnostics_and_the_terminal_show_no_value(
     )  # fmt: skip
     status = Status(
         instance="local", epoch=1, heartbeat=0.0, serial=1, observations={AT: one},
-        canaries={AT: Verdict(serial=1, passed=False, reason=said)},
+        canaries={AT: CanaryVerdict(serial=1, passed=False, reason=said)},
     )  # fmt: skip
     assert encode_status(status).count(b"***") == 8
     found = Diagnostic(code="MZ050", summary=said, detail=said, hint=said)

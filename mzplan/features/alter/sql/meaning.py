@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, cast
 
-from mzplan.features.alter.sql.statements import Action, Alter, At, Option, Value, point
+from mzplan.features.alter.sql.statements import Alter, At, Option, OptionChange, Value, point
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.resources import PropertyEdit
@@ -96,7 +96,7 @@ class _ClauseReader:
             detail = f"{self.address} is of type {actual}."
             yield self.point(wanted.at, "MZ073", "Another type of connection", detail, f"write AS {actual}.")
 
-    def option(self, action: Action) -> SqlOption | None:
+    def option(self, action: OptionChange) -> SqlOption | None:
         return self.options.find(action.option.text, action.option.key)
 
     def unknown(self) -> Iterator[Diagnostic]:
@@ -132,7 +132,7 @@ class _ClauseReader:
 
     def contradictions(self) -> Iterator[Diagnostic]:
         """Yield errors for repeated options, and for contradictory options of one property."""
-        first: dict[tuple[str, ...], Action] = {}
+        first: dict[tuple[str, ...], OptionChange] = {}
         for action in self.statement.actions:
             option = self.option(action)
             path = option.path if option else (action.option.name,)
@@ -150,7 +150,7 @@ class _ClauseReader:
                 detail = f"Both set `{'.'.join(path)}`: setting one of them already drops the other."
             yield self.point(action.option.at, "MZ073", summary, detail, "leave one of the two out.")
 
-    def edit(self, action: Action) -> PropertyEdit:
+    def edit(self, action: OptionChange) -> PropertyEdit:
         option = self.option(action)
         assert option is not None  # `unknown` has checked this
         if action.value is None:

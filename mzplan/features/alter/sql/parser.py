@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mzplan.features.alter.sql.statements import (
-    Action,
     Alter,
     At,
     Name,
     Option,
+    OptionChange,
     Rename,
     RotateKeys,
     SetConnection,
@@ -134,22 +134,24 @@ class _StatementReader:
     def _option(self, tree: Tree[Token]) -> Option:
         return self._words(_trees(tree, "words")[0], next(iter(_tokens(tree)), None))
 
-    def _actions(self, tree: Tree[Token]) -> Iterable[Action]:
+    def _actions(self, tree: Tree[Token]) -> Iterable[OptionChange]:
         match tree.data:
             case "set":
                 yield from map(self._setting, _trees(tree, "setting", "keyed", "last_word"))
             case "drop":
-                yield from (Action(verb="DROP", option=self._option(t)) for t in _trees(tree, "option"))
+                yield from (OptionChange(verb="DROP", option=self._option(t)) for t in _trees(tree, "option"))
             case _:
-                yield from (Action(verb="RESET", option=self._option(t)) for t in _trees(tree, "option"))
+                yield from (
+                    OptionChange(verb="RESET", option=self._option(t)) for t in _trees(tree, "option")
+                )
 
-    def _setting(self, tree: Tree[Token]) -> Action:
+    def _setting(self, tree: Tree[Token]) -> OptionChange:
         """Read `OPTION = value`, `OPTION "key" = value`, or `OPTION word`."""
         (words,) = _trees(tree, "words")
         keys = _tokens(tree)
         if tree.data != "last_word":
             value = self._value(cast("Tree[Token]", tree.children[-1]))
-            return Action(verb="SET", option=self._words(words, next(iter(keys), None)), value=value)
+            return OptionChange(verb="SET", option=self._words(words, next(iter(keys), None)), value=value)
         if not keys and len(words.children) == 1:
             end = _at(_tokens(words)[0]).end
             at = At(end, end + 1)
@@ -157,7 +159,7 @@ class _StatementReader:
                 self.text, at, "The statement ends too early", "A value is missing.", _syntax_hint(self.text)
             )
         last = keys[0] if keys else cast("Token", words.children.pop())
-        return Action(verb="SET", option=self._words(words), value=_identifier(last))
+        return OptionChange(verb="SET", option=self._words(words), value=_identifier(last))
 
     def _value(self, tree: Tree[Token]) -> Value:
         at = At(tree.meta.start_pos, tree.meta.end_pos)

@@ -68,7 +68,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class OptionChange:
     """One option that is set, dropped or reset. Only `SET` has a `value`."""
 
     verb: Literal["SET", "DROP", "RESET"]
@@ -94,7 +94,7 @@ class Alter(_OfResource):
     """Changes options of a resource. `validate`: the value of WITH (VALIDATE …), or None."""
 
     as_type: Option | None = None
-    actions: tuple[Action, ...]
+    actions: tuple[OptionChange, ...]
     validate: bool | None = None
 
 

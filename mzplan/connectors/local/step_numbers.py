@@ -2,7 +2,7 @@
 
 A micro-batch is one step of the collection. It reads consecutive steps of the source: all appends since the
 last micro-batch. Spark logs their range in the checkpoint before it reads them. Separate steps (see
-`Turn.append`) become micro-batches of their own, so their collection steps are known before they are read.
+`Appender.append`) become micro-batches of their own, so their collection steps are known before that.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from mzplan.connectors.adapter.config import endpoint_steps
 from mzplan.connectors.adapter.source import step_of
+from mzplan.connectors.local.appender import Appender
 from mzplan.connectors.local.steps import LocalSteps
-from mzplan.connectors.local.turn import Turn
 from mzplan.endpoints.interface import Step
 from mzplan.model.address import Place
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -25,12 +25,12 @@ from mzplan.warehouse.step_history import StepHistory
 
 
 @contextlib.contextmanager
-def turns(
+def appenders(
     warehouse: str,
     places: Collection[Place],
     exclude_others: Callable[[], contextlib.AbstractContextManager[object]],
-) -> Iterator[dict[Place, Turn]]:
-    """Yield a turn for each source, by place. Until the block ends, no other process can append to them.
+) -> Iterator[dict[Place, Appender]]:
+    """Yield an appender for each source, by place. Until the block ends, no other process can append to them.
 
     `exclude_others`: keeps other processes out of an object store, which has no lock. Raises LostStepsError,
     OSError."""
@@ -40,16 +40,16 @@ def turns(
         # Locking in the same order everywhere prevents a deadlock.
         folders = {place: Checkpoint.of(warehouse, *place).steps for place in sorted(set(places))}
         yield {
-            place: stack.enter_context(LocalSteps(folder).turn(next_unread_step(warehouse, place)))
+            place: stack.enter_context(LocalSteps(folder).appender(next_unread_step(warehouse, place)))
             for place, folder in folders.items()
         }
 
 
-class Numbering:
+class StepNumbers:
     """The mapping for one source, while nobody else can append to it. Raises OSError."""
 
-    def __init__(self, turn: Turn, warehouse: str, place: Place):
-        self._turn, self._view = turn, turn.view
+    def __init__(self, appender: Appender, warehouse: str, place: Place):
+        self._appender, self._view = appender, appender.view
         self._warehouse = warehouse
         self._place = place
 
@@ -57,7 +57,7 @@ class Numbering:
         """Return the collection step of the next append, if its steps are separate. None if that depends on
         how Spark reads the waiting steps."""
         stop = self._planned_step(self._view.stop)
-        return None if stop is None else stop + self._turn.stop - self._view.stop
+        return None if stop is None else stop + self._appender.stop - self._view.stop
 
     @property
     def next(self) -> Step:

@@ -1,4 +1,4 @@
-"""Causes: the changed dependencies of a query, their effects on it, and the reason in the plan.
+"""The changed dependencies of a query, their effects on it, and the reason in the plan.
 
 A query's description contains its connections. So the resources before and after are compared as the query
 sees them: role by role, through connections of connections, whatever their names.
@@ -19,7 +19,7 @@ from mzplan.schema.description import collection_columns, columns_used
 from mzplan.schema.relations.outputs import recomputes
 
 Records = Mapping[Address, ResourceState]
-Causes = dict[Address, Effect]
+EffectByDependency = dict[Address, Effect]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class DependencyEffects:
       between the two connections (`in-place` if their descriptions are equal).
     """
 
-    causes: Causes = field(default_factory=dict)
+    causes: EffectByDependency = field(default_factory=dict)
     repointed: dict[str, Effect] = field(default_factory=dict)
 
     @property
@@ -47,7 +47,7 @@ class Dependencies:
         self._before = before
         self._after = after
         self._changes = changes
-        self._memo: dict[tuple[Address, Address], tuple[Effect, Causes]] = {}
+        self._memo: dict[tuple[Address, Address], tuple[Effect, EffectByDependency]] = {}
 
     def of(self, before: ResourceState, after: ResourceState) -> DependencyEffects:
         """Return the effects that reach a resource through its references."""
@@ -69,7 +69,7 @@ class Dependencies:
 
     def _collection(
         self, source: Address, roles: tuple[str, str], former: ResourceState, reader: ResourceState
-    ) -> Causes:
+    ) -> EffectByDependency:
         """Return the effect of a source's change on a query that reads its collection.
 
         `roles`: the collection's roles in the former and the new query. A query that reads a stream through
@@ -88,7 +88,7 @@ class Dependencies:
         used = columns_used(former, self._before)[roles[0]], columns_used(reader, self._after)[roles[1]]
         return {source: "restart"} if used[0] != used[1] else {}
 
-    def _connections(self, previous: Address, target: Address) -> tuple[Effect, Causes]:
+    def _connections(self, previous: Address, target: Address) -> tuple[Effect, EffectByDependency]:
         """Return the effect of replacing one connection with the other, and the causes.
 
         Use the causes only if both addresses are equal. Otherwise, the changed reference is the cause.
@@ -98,7 +98,7 @@ class Dependencies:
             self._memo[key] = self._compare(self._before[previous], self._after[target])
         return self._memo[key]
 
-    def _compare(self, before: ResourceState, after: ResourceState) -> tuple[Effect, Causes]:
+    def _compare(self, before: ResourceState, after: ResourceState) -> tuple[Effect, EffectByDependency]:
         nested = self.of(before, after)
         causes = dict(nested.causes)
         own: Effect = "in-place"
@@ -156,7 +156,7 @@ def weigh_references(
     )
 
 
-def _merge(causes: Causes, more: Mapping[Address, Effect]) -> None:
+def _merge(causes: EffectByDependency, more: Mapping[Address, Effect]) -> None:
     for address, effect in more.items():
         causes[address] = heaviest([causes.get(address, "none"), effect])
 

@@ -53,7 +53,7 @@ class Attempts:
         return replace(counted, restarts=restarts, retries=retries, starts=dict(starts))
 
 
-class Switcher:
+class CommandRunner:
     """Carries out commands on threads of its jobs, and wakes the controller when one has ended."""
 
     def __init__(self, controller: Controller, claims: Claims, secrets_in_use: SecretsInUse, epoch: int):

@@ -154,8 +154,8 @@ class StaleStepError(Exception):
         self.next_step = next_step
 
 
-class Turn:
-    """Writes appends while it holds the lock. `view` is the folder's content when the turn began."""
+class Appender:
+    """Writes appends while it holds the lock. `view` is the folder's content when it got the lock."""
 
     def __init__(self, steps: LocalSteps, view: FolderView):
         self._steps = steps
