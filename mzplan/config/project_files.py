@@ -78,7 +78,9 @@ def _holds_variables(path: str, named: set[str], findings: Findings, directory: 
         return True
     if not path.endswith(VARIABLE_SUFFIXES):
         return False
-    _report_declarations("MZ015.file-variables", SourceFile.within(directory, path), findings)
+    file = SourceFile.within(directory, path)
+    if declared := _declared_section(file):
+        findings.add("MZ015.file-variables", path=file.path, declared=declared)
     return True
 
 
@@ -87,21 +89,21 @@ def _belongs_to_tests(path: str, findings: Findings, directory: str) -> bool:
     file = SourceFile.within(directory, path)
     if not file.path.startswith(f"{TESTS_FOLDER}/"):
         return False
-    _report_declarations("MZ350.declares", file, findings)
+    if declared := _declared_section(file):
+        findings.add("MZ350.declares", path=file.path, declared=declared)
     return True
 
 
-def _report_declarations(message: str, file: SourceFile, findings: Findings) -> None:
-    """Report a file that declares resources, although mzplan reads none from it.
+def _declared_section(file: SourceFile) -> str:
+    """Return the section of a file that declares resources, although mzplan reads none from it; "" for none.
 
-    Without the error, the next plan would delete these resources.
+    Without an error, the next plan would delete these resources.
     """
     try:
         declares = _DECLARES.search(read_bytes(file))
     except ReadError:
-        return  # files for other environments may be unreadable for this user
-    if declares:
-        findings.add(message, path=file.path, declared=declares[1].decode())
+        return ""  # files for other environments may be unreadable for this user
+    return declares[1].decode() if declares else ""
 
 
 def test_files(directory: str, findings: Findings) -> list[SourceFile]:
@@ -245,11 +247,20 @@ def _check_link(file: SourceFile) -> None:
     real, project = Path(os.path.realpath(file.full_path)), Path(os.path.realpath(file.root))
     is_inside = real.is_relative_to(project)
     if not is_inside or any(part.casefold() in _INTERNAL for part in real.relative_to(project).parts):
-        rows_or_link = "MZ001.rows-outside" if file.suffixes else "MZ001.outside-link"
-        raise _read_error("MZ001.text-outside" if file.suffix else rows_or_link, file)
+        raise _read_error(
+            "MZ001.text-outside"
+            if file.suffix
+            else "MZ001.rows-outside"
+            if file.suffixes
+            else "MZ001.outside-link",
+            file,
+        )
     if real.name.startswith(".") or not real.name.endswith(file.suffix or file.suffixes or SUFFIXES):
-        rows_or_link = "MZ001.not-rows" if file.suffixes else "MZ001.other-link"
-        raise _read_error("MZ001.other-text" if file.suffix else rows_or_link, file, suffix=file.suffix)
+        raise _read_error(
+            "MZ001.other-text" if file.suffix else "MZ001.not-rows" if file.suffixes else "MZ001.other-link",
+            file,
+            suffix=file.suffix,
+        )
 
 
 def _too_large(file: SourceFile, size: int) -> ReadError:

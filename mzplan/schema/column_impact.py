@@ -39,7 +39,7 @@ def reach_of_column(
     """
     graph = graph or DependencyGraph.of(resources)
     found = {address: Reached(tuple(columns))}
-    for reader in graph.order(graph.reach([address])):
+    for reader in graph.order(graph.all_dependents([address])):
         resource = resources[reader]
         inputs = {a.name: resources[a] for a in resource.references.values() if a.writes_collection}
         before = {a.name: found[a] for a in resource.references.values() if a in found}

@@ -13,7 +13,8 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import NAMES, analyse
 from mzplan.schema.relations.lineage import ColumnRead, Lineage
 from mzplan.schema.relations.lineage import lineage_of as lineage_of_analysis
-from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
+from mzplan.schema.relations.nodes import QueryError
+from mzplan.schema.relations.parse import is_relational, parse_query
 from mzplan.schema.relations.tree import Input
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.view_query import parse_view

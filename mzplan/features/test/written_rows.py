@@ -35,7 +35,7 @@ class WrittenRow:
     is_text: bool = False
 
     def report(
-        self, findings: Findings, message: str, at: str = "", /, *, at_key: bool = False, **values: Any
+        self, findings: Findings, message: str, at: str = "", *, at_key: bool = False, **values: Any
     ) -> None:
         """Add a finding about the row, or about its value `at` a column (with `at_key`, about the column)."""
         if self.line is not None:

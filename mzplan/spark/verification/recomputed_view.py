@@ -305,5 +305,8 @@ def _has_floats(rows: DataFrame, name: str) -> bool:
 
 
 def _not_repeatable(query: ResolvedQuery, why: str) -> MzplanError:
-    message = "MZ092.query-not-computed" if recomputes(query.body) else "MZ092.not-recomputable"
-    return error(message, address=query.address, why=why)
+    return error(
+        "MZ092.query-not-computed" if recomputes(query.body) else "MZ092.not-recomputable",
+        address=query.address,
+        why=why,
+    )

@@ -220,9 +220,8 @@ def test_a_sink_function_gets_each_step_until_it_succeeds(project: Project, tmp_
         return str(project.queries()["sink.told"]["error"])
 
     eventually("the error", lambda: "sinks/told.py:10" in error())
-    assert "ConnectionError: the other side isn't ready" in error() and "MZ362" in json.dumps(
-        project.queries()
-    )
+    assert "ConnectionError: the other side isn't ready" in error()
+    assert "[MZ362]" in project.run("status").stdout
     Path(f"{told}.ready").touch()
     project.append("orders", [{"id": 1}], "--delete")
     eventually("the other steps", lambda: len(steps()) == 3)

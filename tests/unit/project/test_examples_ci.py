@@ -285,7 +285,7 @@ def test_the_workflows_run_pinned_actions() -> None:
             assert name == "OWNER/mzplan@COMMIT" or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name), name
     jobs = yaml.safe_load((CI / "github-workflow.yml").read_text())["jobs"].values()
     commands = {step.get("with", {}).get("command") for job in jobs for step in job["steps"]}
-    assert commands - {None} == {"plan", "apply", "drift"}
+    assert commands - {None} == {"test", "plan", "apply", "drift"}
 
 
 def shims(folder: Path) -> dict[str, str]:
