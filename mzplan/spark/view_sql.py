@@ -93,12 +93,16 @@ def rows_of_tables(
         raise refused_by_spark(query, problem) from None
 
 
-def _run(session: SparkSession, query: ResolvedQuery, inputs: Mapping[str, DataFrame]) -> DataFrame:
+def sql_of_view(query: ResolvedQuery) -> str:
+    """Return the SQL of a view for Spark, without comments. Raises MzplanError MZ019."""
     try:
-        sql = sql_of(query.body["query"])
+        return sql_of(query.body["query"])
     except SqlTextError as refused:
         raise _not_allowed(query, f"{refused.problem[0].upper()}{refused.problem[1:]}.") from None
-    computed = _checked(session, sql, query, inputs, of_tables=False)
+
+
+def _run(session: SparkSession, query: ResolvedQuery, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    computed = _checked(session, sql_of_view(query), query, inputs, of_tables=False)
     if query.body.get("output") == "update":
         require_same_rows(computed, query)
     return computed

@@ -12,10 +12,9 @@ from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.model.diagnostics import error
 from mzplan.schema.columns import POSITION, canonical_type, spark_type
 from mzplan.schema.description import CollectionRead
-from mzplan.schema.relations.parse import sql_of
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.sql_text import plain_sql
-from mzplan.spark.view_sql import require_same_rows, rows_of_tables
+from mzplan.spark.view_sql import require_same_rows, rows_of_tables, sql_of_view
 from mzplan.warehouse.snapshot import name_of
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def rows_of_query(
     `tables`: the rows of each input, by name. They become temporary views. `position`: see rows_by_sql.
     Raises MzplanError MZ019 for SQL that views can't have, or that Spark refuses.
     """
-    rows = rows_of_tables(session, sql_of(query.body["query"]), tables, query)
+    rows = rows_of_tables(session, sql_of_view(query), tables, query)
     require_same_rows(rows, query)
     return rows.selectExpr("*", f"CAST(NULL AS {position}) AS {POSITION}")
 

@@ -160,7 +160,8 @@ def _compared_by_key(
     both = left.join(right, f.expr(" AND ".join(same_key)), "full_outer").persist()
     gone, added = f"{_AFTER} IS NULL", f"{_BEFORE} IS NULL"
     there = f"{_BEFORE} IS NOT NULL AND {_AFTER} IS NOT NULL"
-    changed = f"{there} AND NOT ({_BEFORE} <=> {_AFTER})"
+    same = f"to_json({_BEFORE}) = to_json({_AFTER})"  # also if a column has another type
+    changed = f"{there} AND NOT {same}"
     counts = both.selectExpr(
         *(
             f"count_if({condition}) AS {name}"
@@ -168,7 +169,7 @@ def _compared_by_key(
                 ("only_before", gone),
                 ("only_after", added),
                 ("changed", changed),
-                ("same", f"{there} AND {_BEFORE} <=> {_AFTER}"),
+                ("same", f"{there} AND {same}"),
             )
         )
     ).collect()[0]
