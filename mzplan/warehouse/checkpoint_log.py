@@ -18,6 +18,7 @@ from mzplan.warehouse.step_record import StepRecord
 _MOVED = "mzplanMoved"  # in a step's settings: the step only moved the checkpoint
 _REREAD_STEPS = 3  # that Spark reads at a start: the last done step, the one before, and an interrupted one
 _BEGAN = "batchTimestampMs"
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _FIRST = ("v1", '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}')  # the head of a first step
 _NONE = "-"  # the position of a source of which nothing is read
 _NO_WATERMARK = b'v1\n{"nextBatchWatermarkMs":0}'
@@ -111,15 +112,20 @@ class CheckpointLog:
         replace_file(folder, "metadata", json.dumps({"id": query_id}).encode())
         self._write_done(0, [*head, position], earlier._last_commit())
 
-    def plan(self, *positions: str) -> None:
+    def plan(self, *positions: str, partitions: int | None = None) -> None:
         """Plan the next step, as Spark would, to read up to these positions. It runs at the next start, even
-        if it reads nothing. The query must not run. It gets an id if it has none yet."""
+        if it reads nothing. The query must not run. It gets an id if it has none yet.
+
+        `partitions`: of a query whose first step may be planned so. Spark 4.2 reads their number in a planned
+        step and in the step before it."""
         if self.query_id() is None:  # Spark wants it beside offsets
             replace_file(open_folder(self.spark), "metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
         committed, now = self.committed(), int(time.time() * 1000)
         with decoding(f"{self.spark}/offsets/{committed}"):
             version, settings = self.lines(committed)[:2] or _FIRST
             kept_settings = {name: value for name, value in json.loads(settings).items() if name != _MOVED}
+            if partitions is not None:
+                kept_settings["conf"] = {_PARTITIONS: str(partitions), **kept_settings.get("conf", {})}
         lines = [version, json.dumps({**kept_settings, _BEGAN: now}, separators=(",", ":")), *positions]
         self._write_offsets(committed + 1, lines)
 

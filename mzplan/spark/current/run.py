@@ -82,7 +82,8 @@ class CurrentRun:
         if last is not None:
             self.refreshed(last.summary())
         if last is None or last.computed != computed_digest(self.query):
-            spark_log.plan(*spark_log.positions(ends))
+            partitions = int(self.query.body["partitions"])
+            spark_log.plan(*spark_log.positions(ends), partitions=partitions)
             failpoint(Failpoint.VIEW_PLANNED)
 
     def writer(self, streams: Mapping[str, DataFrame]) -> DataStreamWriter:

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from mzplan.connectors.api.queries import resolve
+from mzplan.connectors.catalogue import Connectors
 from mzplan.schema.current.rows import ANY, CHANGED
 from mzplan.schema.current.tracing import trace_of
 from mzplan.schema.description import Description
@@ -80,7 +81,7 @@ def test_steps_compute_affected_keys_and_write_only_the_difference(lab: Lab, sho
     assert len(commits) == sum(step.changes != 0 for step in (first, *later))
     records = lab.recorded(view, len(commits))
     assert records[0].refreshed == first.summary() and records[0].digest is not None
-    comparison = RecomputedView(lab.spark, lab.verified(view).resolve(), lab.context.warehouse, POSITION)
+    comparison = RecomputedView(lab.spark, lab.verified(view).resolve(), lab.context.warehouse, Connectors())
     assert comparison.compare(records[-1]).is_equal
     path = str(lab._collection(view))
     lab.spark.sql(f"UPDATE delta.`{path}` SET amount = 0 WHERE id = 2")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.merges import merge
 from mzplan.schema.description import Description
 from mzplan.spark.collections import table_at
@@ -133,7 +134,7 @@ class Shop:
         return found
 
     def compare(self, record: StepRecord | None = None) -> RecomputationResult:
-        view = RecomputedView(self.spark, self.query, self.lab.executor._warehouse, POSITION)
+        view = RecomputedView(self.spark, self.query, self.lab.executor._warehouse, Connectors())
         return view.compare(record or self.records()[-1])
 
 
