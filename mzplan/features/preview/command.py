@@ -60,7 +60,9 @@ def command_preview(
     extent = Extent(steps=steps, since=since)
     with (
         invocation.progress.working(f"computing {address}"),
-        open_preview(work, address, extent, lambda: invocation.note("starting Spark")) as previewed,
+        open_preview(
+            work, address, extent, lambda: invocation.note("Starting Spark in this process")
+        ) as previewed,
     ):
         document, text = _shown(invocation, previewed, where, limit, compare=compare, as_csv=as_csv)
     invocation.result(document, text)

@@ -98,7 +98,14 @@ def _record(
     work = invocation.work(whole=True)
     configuration = validate(work.project, work.reporter)
     with invocation.progress.working(f"recording steps of {view}"):
-        file = record(work, configuration, view, steps, masked, lambda: invocation.note("starting Spark"))
+        file = record(
+            work,
+            configuration,
+            view,
+            steps,
+            masked,
+            lambda: invocation.note("Starting Spark in this process"),
+        )
     invocation.result({"written": str(file)}, f"Wrote {file}.")
     return ExitCode.OK
 
@@ -113,7 +120,9 @@ def _run(invocation: Invocation, cases: Sequence[Case], directory: str) -> list[
 
     running = [case for case in cases if case.runs]
     with invocation.progress.working(lambda: f"{done} of {count(len(running), 'test')} done"):
-        ran = iter(run_cases(running, directory, lambda: invocation.note("starting Spark"), finished))
+        ran = iter(
+            run_cases(running, directory, lambda: invocation.note("Starting Spark in this process"), finished)
+        )
         return [next(ran) if case.runs else Result(case=case) for case in cases]
 
 
