@@ -104,7 +104,7 @@ def _rows(name: str, share: float, ours: list[Cost], theirs: list[Cost]) -> list
 
 
 def _median(costs: list[Cost], figure: str) -> float:
-    return statistics.median(getattr(cost, figure) for cost in costs)
+    return float(statistics.median(getattr(cost, figure) for cost in costs))
 
 
 def _cells(costs: list[Cost]) -> tuple[str, str, str]:

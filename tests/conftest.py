@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from examples.servers import ports
 from tests import programs, reaper
 from tests.java_options import start_quickly
 from tests.schedule import QUICK, SessionScheduling
@@ -42,8 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # A shell sets this for background jobs.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not hasattr(config, "workerinput"):  # A worker of pytest-xdist already has the mark.
+    worker = getattr(config, "workerinput", None)
+    if worker is None:  # A worker of pytest-xdist already has the mark.
         reaper.watch()
+    else:
+        part = slice(int(worker["workerid"].removeprefix("gw")), None, worker["workercount"])
+        ports.candidates = ports.candidates[part]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -16,11 +16,17 @@ HOST = "127.0.0.1"
 # even connect to itself.
 _RANGE = range(20_000, 32_000)
 
+# The ports that this process chooses from. Processes that choose at the same time have different ones: a port
+# is in use only some time after it was chosen.
+candidates: range = _RANGE
+_chosen: set[int] = set()
+
 
 def free_port(avoid: Collection[int] = ()) -> int:
-    """Return a port on which no process listens, and which is not in ``avoid``."""
-    for port in random.sample(_RANGE, k=200):
-        if port not in avoid and _bind_error(port) is None:
+    """Return a port on which no process listens. It is not in ``avoid``, and was not returned before."""
+    for port in random.sample(candidates, k=200):
+        if port not in avoid and port not in _chosen and _bind_error(port) is None:
+            _chosen.add(port)
             return port
     raise ServerError(f"no free port on {HOST} among 200 tried in {_RANGE.start}-{_RANGE.stop - 1}")
 

@@ -8,6 +8,7 @@ import logging
 import platform
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -266,7 +267,9 @@ class _Server(ThreadingHTTPServer):
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors: the client has disconnected, or doesn't speak HTTP."""
+        """Log an error of ours. One of the connection is ignored: the client has gone, or speaks no HTTP."""
+        if not isinstance(sys.exception(), OSError):
+            log.exception("a request to the metrics server failed")
 
 
 def _shut_down(connection: socket.socket) -> None:
