@@ -48,7 +48,7 @@ def difference(wanted: DataFrame, found: DataFrame, query: ResolvedQuery) -> Dif
     is_deleted = f.col(_NEW).isNull()
     changed = joined.where(~next(sides).eqNullSafe(next(sides)) | (f.col(_ROWS) > 1))
     present = f.coalesce(f.col(_NEW), f.col(_OLD))
-    position = wanted.schema[POSITION].dataType
+    position = found.schema[POSITION].dataType  # with other inputs, the query has another one
     rows = changed.select(
         *(present.getField(f"c{i}").alias(name) for i, name in enumerate(columns)),
         f.lit(None).cast(position).alias(POSITION),
