@@ -149,10 +149,15 @@ def test_a_changed_query_writes_only_the_difference(lab: Lab, shop: CurrentLab) 
         eventually("it is recorded", lambda v=view: shop.steps(v)[-1].why.startswith("the query"))  # type: ignore[misc]
         assert shop.log(view).versions()[-1] - before <= 2
     wanted = sorted((row["city"], row["n"]) for row in map(json.loads, shop.rows(view)))
-    eventually(
-        "the sink follows",
-        lambda: sorted((row["city"], row["n"]) for row in read_delta(target)) == wanted,
-    )
+
+    def follows() -> bool:
+        if not lab.report(sink).active:  # a controller starts it again, because the view has got a column
+            assert lab.report(sink).error_kind == "columns-changed"
+            lab.stop(sink)
+            lab.start(sink)
+        return sorted((row["city"], row["n"]) for row in read_delta(target)) == wanted
+
+    eventually("the sink follows", follows)
 
 
 def test_a_step_that_runs_again_reads_the_same_versions(lab: Lab, shop: CurrentLab) -> None:
