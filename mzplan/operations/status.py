@@ -28,7 +28,7 @@ from mzplan.operations.selection import ALL, Selection, choose
 from mzplan.plan.canaries import verdict_of
 from mzplan.plan.drift import DRIFT_BY_PROBLEM, drift_between, edits_by_hand
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.outputs import recomputes
+from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.statement_options import StatementOptions
 from mzplan.warehouse.paths import absolute, local_path
 

@@ -10,8 +10,8 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change
 from mzplan.model.state import ResourceState
-from mzplan.schema.column_impact import reach_of_column
 from mzplan.schema.columns import Column, spark_type
+from mzplan.schema.lineage import reach_of_column
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.type_rules import wider
 

@@ -10,8 +10,8 @@ from mzplan.model.plan import Change
 from mzplan.model.state import ResourceState
 from mzplan.plan.warnings import analysis_of
 from mzplan.schema.current.trace import trace
+from mzplan.schema.relations.analysis import output_of
 from mzplan.schema.relations.nodes import QueryError
-from mzplan.schema.relations.outputs import output_of
 from mzplan.schema.relations.parse import is_relational
 
 _DECIDING = frozenset(["query", "key", "refresh", "output"])

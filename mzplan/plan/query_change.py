@@ -17,11 +17,11 @@ from mzplan.model.plan import Change, FieldChange, InputExtent
 from mzplan.model.query_changes import QueryChange, ReplaceCost, StateEffect
 from mzplan.model.state import ResourceState
 from mzplan.plan.function_change import function_change, function_properties
-from mzplan.schema.columns import Column, spark_type
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.relations.nodes import QueryError
-from mzplan.schema.relations.outputs import recomputes
 from mzplan.schema.relations.parse import is_relational, parse_query
+from mzplan.schema.relations.tree import Input
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.sql_text import tokens
 from mzplan.schema.view_query import gives_same_rows
@@ -105,19 +105,14 @@ def _described(record: ResourceState, records: Records, property_: str) -> State
     """Return the state of a view's query over the columns of its inputs. Raises UndecidedError."""
     from mzplan.schema.states.description import describe_state
     from mzplan.schema.states.normal import UndecidedError
-    from mzplan.schema.states.rows import Input
 
     if record.snapshots:
         raise UndecidedError("it reads snapshots")
     marks = record.body.get("watermarks", {})
     inputs = {}
     for address in record.reads.values():
-        read = records[address]
-        plain = tuple(
-            Column(column.name, spark_type(column.type), column.nullable)
-            for column in columns_of(read.type, read.body)
-        )
-        inputs[address.name] = Input(plain, marks.get(address.name, {}).get("column", ""))
+        read, time = records[address], marks.get(address.name, {}).get("column", "")
+        inputs[address.name] = Input.of(read.type, read.body, str(address), stream=True, event_time=time)
     return describe_state(str(record.body[property_]), inputs)
 
 

@@ -17,16 +17,14 @@ from mzplan.model.state import ResourceState
 from mzplan.plan.changed_columns import changed_columns
 from mzplan.plan.highlights import row_fields
 from mzplan.plan.query_change import STATE, extent_of
-from mzplan.schema.column_impact import reach_of_column
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.lineage import reach_of_column
 from mzplan.schema.object_names import identity
-from mzplan.schema.relations.analysis import analyse
+from mzplan.schema.relations.analysis import analyse, output_of
 from mzplan.schema.relations.nodes import QueryError
-from mzplan.schema.relations.outputs import output_of
 from mzplan.schema.relations.parse import is_relational, parse_query
 from mzplan.schema.relations.rules import watermarks_for
 from mzplan.schema.relations.tree import Analysis, Input
-from mzplan.schema.source_columns import columns_of, keys_of
 
 Records = Mapping[Address, ResourceState]
 _RESULTS = {"sum": "sums", "count": "counts", "avg": "averages", "min": "minima", "max": "maxima"}
@@ -220,12 +218,12 @@ def analysis_of(view: ResourceState, resources: Mapping[Address, ResourceState])
     """Return the analysis of a view's query. Raises QueryError."""
     marks, tables, output = view.body.get("watermarks", {}), view.snapshots.values(), output_of(view.body)
     inputs = {
-        address.name: Input(
-            columns_of(resources[address].type, resources[address].body),
+        address.name: Input.of(
+            resources[address].type,
+            resources[address].body,
             str(address),
-            output.streams and address not in tables,
-            marks.get(address.name, {}).get("column", ""),
-            keys_of(resources[address].type, resources[address].body),
+            stream=output.streams and address not in tables,
+            event_time=marks.get(address.name, {}).get("column", ""),
         )
         for address in (*view.reads.values(), *tables)
     }

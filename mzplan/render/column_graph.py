@@ -9,7 +9,7 @@ from mzplan.model.address import Address
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.words import count, listed
 from mzplan.render.text import safe_json
-from mzplan.schema.column_impact import Reached, Resources, reach_of_column
+from mzplan.schema.lineage import Reached, Resources, reach_of_column
 from mzplan.schema.source_columns import columns_of
 
 

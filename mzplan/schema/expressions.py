@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from mzplan.schema.constants import constant_fault
-from mzplan.schema.faults import java_fault, types_fault, varying_in
+from mzplan.schema.faults import fault_of, varying_in
 from mzplan.schema.functions import (
     AGGREGATES,
     GENERATORS,
@@ -155,11 +154,7 @@ class _Reader:
             return Parsed("it is several expressions: write each as an item of its own")
         tree = query.args["where"].this if self.where else query.expressions[0]
         if problem := (
-            java_fault(tree, self.text)
-            or self._state_fault(tree)
-            or self._star_fault(tree)
-            or constant_fault(tree, self.text, self.skipped)
-            or types_fault(tree, self.text)
+            self._state_fault(tree) or self._star_fault(tree) or fault_of(tree, self.text, self.skipped)
         ):
             return Parsed(*problem)
         columns = tuple(self._columns(tree))

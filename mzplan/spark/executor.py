@@ -37,7 +37,7 @@ from mzplan.model.losses import FirstCopy
 from mzplan.model.observed import Counters
 from mzplan.model.tasks import TaskProgress
 from mzplan.schema.description import Description, InlinedConnection
-from mzplan.schema.relations.outputs import recomputes
+from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.user_functions import FunctionName, function_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures

@@ -17,7 +17,7 @@ from mzplan.model.address import Address
 from mzplan.schema.columns import POSITION, spark_type
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.outputs import recomputes
+from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.view_query import is_row_view
 from mzplan.spark.current.rows import rows_of_query

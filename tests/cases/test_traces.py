@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.schema.columns import parse_columns
-from mzplan.schema.current.tracing import trace_of
+from mzplan.schema.relations.analysis import trace_of
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.parse import parse_query
 from mzplan.schema.relations.tree import Input

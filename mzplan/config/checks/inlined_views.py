@@ -19,7 +19,7 @@ from mzplan.schema.column_replacement import TOO_LONG, quoted_name, with_express
 from mzplan.schema.columns import POSITION
 from mzplan.schema.expressions import Parsed, parse_select, parse_where
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.outputs import output_of
+from mzplan.schema.relations.analysis import output_of
 from mzplan.schema.sql_text import MAX_LENGTH, SqlTextError, bare, collection_name
 from mzplan.schema.view_query import ViewQuery, parse_view
 

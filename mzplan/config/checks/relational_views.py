@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from mzplan.config.checks.expressions import columns_read, keys_read
+from mzplan.config.checks.expressions import columns_read
 from mzplan.config.checks.inlined_views import is_inlined
 from mzplan.config.checks.resource_references import FROM
 from mzplan.config.documents import Declaration
@@ -17,13 +17,11 @@ from mzplan.config.findings import Findings, Path
 from mzplan.model.address import Address
 from mzplan.model.words import listed
 from mzplan.schema.column_replacement import quoted_name
-from mzplan.schema.columns import spark_type
 from mzplan.schema.functions import functions
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.allowed_parts import OR_CURRENT
-from mzplan.schema.relations.analysis import analyse
+from mzplan.schema.relations.analysis import analyse, output_of
 from mzplan.schema.relations.nodes import QueryError, UnknownFunctionError
-from mzplan.schema.relations.outputs import output_of
 from mzplan.schema.relations.parse import RelationalQuery, ensure_few, parse_query
 from mzplan.schema.relations.rules import WrongKeyError
 from mzplan.schema.relations.scopes import UnknownColumnError
@@ -179,18 +177,15 @@ class RelationalView:
         inputs: dict[str, Input] = {}
         for name in self._query.places:
             read = self._declared.get(FROM.address(name, self._declared))
-            columns = columns_read(read)
-            if read is None or columns is None:
+            if read is None or read.type is None or columns_read(read) is None:
                 return None
-            stream = self._output.streams and name not in self._snapshots
-            keys = keys_read(read)
-            if stream and keys:
-                self._refuse_keyed(name, keys)
             mark = self._watermarks.get(name)
-            plain = tuple(type(c)(c.name, spark_type(c.type), c.nullable) for c in columns)
             column = mark.get("column") if isinstance(mark, dict) else ""
             event_time = column if isinstance(column, str) else ""
-            inputs[name] = Input(plain, read.label, stream, event_time, keys)
+            stream = self._output.streams and name not in self._snapshots
+            inputs[name] = Input.of(read.type, read.body, read.label, stream=stream, event_time=event_time)
+            if stream and (keys := inputs[name].key):
+                self._refuse_keyed(name, keys)
             self._check_watermark(name, inputs[name])
         return inputs
 

@@ -14,7 +14,7 @@ from mzplan.operations.project import Project, Reporter, locked, read_state, unr
 from mzplan.operations.selection import Selection
 from mzplan.operations.status import select
 from mzplan.schema.description import writes_all
-from mzplan.schema.relations.outputs import recomputes
+from mzplan.schema.relations.analysis import recomputes
 from mzplan.warehouse.damage import DamagedError
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.step_history import StepHistory, Steps, oldest_needed_step

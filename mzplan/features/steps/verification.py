@@ -17,7 +17,7 @@ from mzplan.operations.connections import require_here
 from mzplan.operations.project import Project, Reporter, read_state, why_nothing_runs
 from mzplan.schema.columns import POSITION
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.outputs import recomputes
+from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.view_query import is_row_view
 from mzplan.warehouse.content_hash import ContentHash, content_hash

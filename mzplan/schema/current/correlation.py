@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mzplan.schema.current.uses import Path
 from mzplan.schema.relations.nodes import own_columns
-from mzplan.schema.relations.tree import Block
+from mzplan.schema.relations.tree import Block, Path
 
 if TYPE_CHECKING:
     from mzplan.schema.current.rows import Rows

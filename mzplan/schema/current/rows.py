@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from mzplan.schema.current.expressions import FaithfulSql, quoted
-from mzplan.schema.current.uses import Path
 from mzplan.schema.relations.scopes import Relation
-from mzplan.schema.relations.tree import Block, Input
+from mzplan.schema.relations.tree import Block, Input, Path
 
 CHANGED = "_changed_"
 """Before a collection's name: its changed rows, as they were and as they are."""

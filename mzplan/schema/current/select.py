@@ -14,10 +14,9 @@ from mzplan.schema.current.columns import Columns, Place, Reference
 from mzplan.schema.current.correlation import semi_join
 from mzplan.schema.current.expressions import conjuncts, is_of_one_row, with_fields
 from mzplan.schema.current.rows import Derived, Rows, UntraceableError
-from mzplan.schema.current.uses import Path
 from mzplan.schema.relations.nodes import own_columns, windows_in
 from mzplan.schema.relations.scopes import Relation
-from mzplan.schema.relations.tree import Block
+from mzplan.schema.relations.tree import Block, Path
 
 _MOST_VARIANTS = 16
 

@@ -9,7 +9,6 @@ from typing import Any
 from mzplan.schema.columns import DdlError, parse_columns, spark_type
 from mzplan.schema.current.expressions import FaithfulSql, quoted
 from mzplan.schema.current.rows import Rows, UntraceableError
-from mzplan.schema.current.uses import uses_of
 from mzplan.schema.relations.nodes import windows_in
 from mzplan.schema.relations.tree import Analysis, Block
 
@@ -47,7 +46,7 @@ class Trace:
 
 def trace(analysis: Analysis) -> Trace:
     """Return the trace of an analysed query."""
-    root, uses = analysis.root, list(uses_of(analysis.root))
+    root, uses = analysis.root, list(analysis.root.uses())
     items = [item.field for item in root.items]
     types = _types(analysis)
     positions = [p for p in range(len(items)) if not any(word in (types[p] or "") for word in WITHOUT_ORDER)]

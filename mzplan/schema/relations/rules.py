@@ -1,4 +1,4 @@
-"""The pass that checks the rules of Structured Streaming, as far as the SQL of a view shows them.
+"""The passes that check the rules of views: of Structured Streaming, and of current views.
 
 Spark checks the other rules when the runner validates the view.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mzplan.schema.current.order import check_order
+from mzplan.schema.current.trace import WITHOUT_ORDER, trace
 from mzplan.schema.faults import varying_in
 from mzplan.schema.relations.allowed_parts import OR_CURRENT
 from mzplan.schema.relations.nodes import QueryError, generator_of
-from mzplan.schema.relations.tree import Analysis, Block, Operator
+from mzplan.schema.relations.tree import Analysis, Block, Item, Operator
 
 _OUTPUTS = ("append", "update")
 
@@ -139,13 +141,15 @@ def _updates(analysis: Analysis) -> Iterator[QueryError]:
             max(operator.offset for operator in operators),
             f"put one of them into a view of its own, with `output: append`{OR_CURRENT}",
         )
-    if (varying := varying_in(analysis.query.tree, analysis.query.text.sql)) is not None:
-        yield QueryError(
-            f"{varying[0]} changes each time, but rows of this view are computed again",
-            varying[1],
-            "use columns of the rows only.",
-        )
+    yield from _varying(analysis)
     yield from _keys(analysis.root, analysis.body)
+
+
+def _varying(analysis: Analysis) -> Iterator[QueryError]:
+    """Yield an error for a part whose value changes each time."""
+    if (varying := varying_in(analysis.query.tree, analysis.query.text.sql)) is not None:
+        problem = f"{varying[0]} changes each time, but rows of this view are computed again"
+        yield QueryError(problem, varying[1], "use columns of the rows only.")
 
 
 def _keys(root: Block, body: Mapping[str, Any]) -> Iterator[QueryError]:
@@ -189,3 +193,44 @@ class WrongKeyError(QueryError):
 
 def _a(kind: str) -> str:
     return f"{'an' if kind[0] in 'ao' else 'a'} {kind}"
+
+
+def check_current(analysis: Analysis) -> None:
+    """Raise QueryError for the first rule of current views that a query breaks: a key, and rows that follow
+    from the inputs alone."""
+    for broken in _varying(analysis):
+        raise broken
+    _check_key(analysis)
+    check_order(analysis)
+    if analysis.body.get("refresh") == "incremental" and (why := trace(analysis).why_full):
+        problem = f"`refresh: incremental` can't find the rows that a change affects: {why}"
+        raise QueryError(
+            problem, 0, "remove it; then each step computes all rows, and writes the difference."
+        )
+
+
+def _check_key(analysis: Analysis) -> None:
+    """Raise WrongKeyError unless `key` names columns by which rows can be found."""
+    items = {item.field.name.lower(): item for item in analysis.root.items}
+    keys = analysis.body.get("key")
+    if not isinstance(keys, list) or not keys:
+        wanted = ", ".join(item.field.name for item in _identifying(analysis.root)) or "…"
+        raise WrongKeyError(
+            "a view with `output: current` needs a key, by which its rows are updated and deleted",
+            f"write `key: [{wanted}]`, with columns that no two rows have in common.",
+        )
+    for name in keys:
+        item = items.get(str(name).lower())
+        if item is None:
+            columns = ", ".join(item.field.name for item in items.values())
+            raise WrongKeyError(f"the key has {name}, and the query selects {columns}", f"select {name}.")
+        if any(part in (item.field.type or "") for part in WITHOUT_ORDER):
+            problem = f"{name} is {item.field.type}, and rows can't be found by such a value"
+            raise WrongKeyError(problem, "use columns of other types as the key.")
+
+
+def _identifying(root: Block) -> list[Item]:
+    """Return the items that surely identify a row; none if that isn't known."""
+    if root.groups is not None:
+        return [item for item in root.items if root.groups_in(item)]
+    return root.items if root.node.args.get("distinct") else []

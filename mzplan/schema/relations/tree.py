@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, Self
 
-from mzplan.schema.columns import Column
+from mzplan.schema.columns import Column, spark_type
 from mzplan.schema.relations.parse import RelationalQuery
 from mzplan.schema.relations.scopes import Field, Relation, Scope, UsedFields
+from mzplan.schema.source_columns import columns_of, keys_of
+
+Step = tuple[Literal["source", "arm", "subquery"], int]
+Path = tuple[Step, ...]
+"""The way to one use of a collection in a query: the numbers of relations in FROM, arms of a UNION, and
+subqueries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,14 @@ class Input:
     stream: bool
     event_time: str = ""
     key: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, type_: str, body: Mapping[str, Any], label: str, *, stream: bool, event_time: str = ""
+    ) -> Self:
+        """Return the collection of a source or view with this type and body as an input."""
+        columns = (Column(c.name, spark_type(c.type), c.nullable) for c in columns_of(type_, body))
+        return cls(tuple(columns), label, stream, event_time, keys_of(type_, body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,17 @@ class Block:
         for part in self.parts:
             yield from part.walk() if isinstance(part, Block) else (part,)
         yield self
+
+    def uses(self) -> Iterator[tuple[str, Path]]:
+        """Yield each use of a collection, with its path. Names from WITH are followed at each use."""
+        below: list[tuple[Step, Any]] = [(("arm", number), arm) for number, arm in enumerate(self.arms)]
+        below += [(("source", number), relation.of) for number, (_, relation) in enumerate(self.sources)]
+        below += [(("subquery", number), block) for number, (_, block) in enumerate(self.subqueries)]
+        for step, of in below:
+            if isinstance(of, Block):
+                yield from ((name, (step, *path)) for name, path in of.uses())
+            elif of is not None:
+                yield of, (step,)
 
     def groups_in(self, item: Item) -> frozenset[int]:
         """Return the numbers of the GROUP BY expressions that an item contains."""

@@ -12,10 +12,11 @@ from mzplan.schema.faults import varying_in
 from mzplan.schema.functions import functions
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.parse import RelationalQuery, parse_query
+from mzplan.schema.relations.tree import Input
 from mzplan.schema.sql_text import SqlTextError, function_name, tokens
 from mzplan.schema.states.normal import Normal, UndecidedError, ensure_plain
 from mzplan.schema.states.reading import Reading
-from mzplan.schema.states.rows import Input, Operator, Rows
+from mzplan.schema.states.rows import Operator, Rows
 
 _SLIDING = re.compile(r"window\(.*?, '([^']*)', '([^']*)'")
 

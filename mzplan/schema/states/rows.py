@@ -6,18 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mzplan.schema.columns import Column
 from mzplan.schema.states.normal import Normal, UndecidedError
 
 Names = Mapping[str, "Named"]
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """A collection that a query reads as a stream. `event_time`: the column with the watermark, or ""."""
-
-    columns: tuple[Column, ...]
-    event_time: str = ""
 
 
 @dataclass(frozen=True, slots=True)

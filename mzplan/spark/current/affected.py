@@ -14,8 +14,8 @@ from mzplan.connectors.frames.types import quoted
 from mzplan.schema.columns import OWN, Column, spark_type
 from mzplan.schema.current.rows import ANY, CHANGED
 from mzplan.schema.current.trace import Trace
-from mzplan.schema.current.tracing import trace_of
 from mzplan.schema.description import CollectionRead
+from mzplan.schema.relations.analysis import trace_of
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.tree import Input
 from mzplan.schema.source_columns import columns_of, keys_of

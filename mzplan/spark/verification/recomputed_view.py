@@ -27,7 +27,7 @@ from mzplan.connectors.frames.types import quoted
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.words import count
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.outputs import recomputes
+from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.view_query import gives_same_rows
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table

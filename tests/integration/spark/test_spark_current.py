@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.schema.current.rows import ANY, CHANGED
-from mzplan.schema.current.tracing import trace_of
 from mzplan.schema.description import Description
+from mzplan.schema.relations.analysis import trace_of
 from mzplan.schema.relations.parse import parse_query
 from mzplan.spark.verification.recomputed_view import RecomputedView
 from mzplan.spark.view_sql import rows_of_tables

@@ -9,7 +9,7 @@ import pytest
 
 from mzplan.schema.current.rows import ANY, CHANGED
 from mzplan.schema.current.trace import Trace
-from mzplan.schema.current.tracing import trace_of
+from mzplan.schema.relations.analysis import trace_of
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.parse import parse_query
 from tests.current_queries import Case, case

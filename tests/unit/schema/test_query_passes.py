@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from mzplan.schema.columns import parse_columns
+from mzplan.schema.lineage import lineage_of_analysis
 from mzplan.schema.relations.analysis import NAMES, PASSES, Pass, analyse
-from mzplan.schema.relations.lineage import lineage_of
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.parse import parse_query
 from mzplan.schema.relations.tree import Analysis, Block, Input, Join
@@ -121,6 +121,6 @@ def test_each_column_is_traced_to_the_columns_of_inputs(
     def text(read: frozenset[tuple[str, str]]) -> str:
         return " ".join(sorted(map(".".join, read)))
 
-    lineage = lineage_of(analysed(sql))
+    lineage = lineage_of_analysis(analysed(sql))
     assert {name: text(read) for name, read in lineage.columns.items()} == columns
     assert (text(lineage.rows), text(lineage.used)) == (rows, used)
