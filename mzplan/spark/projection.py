@@ -182,10 +182,11 @@ def analysed_rows(spark: SparkSession, query: ResolvedQuery, position: str) -> D
 
 def empty_rows(spark: SparkSession, columns: Sequence[Column], position: str) -> DataFrame:
     """Return no rows, with these columns and a `_position` of this type."""
-    return spark.range(0).selectExpr(*map(_null, columns), f"CAST(NULL AS {position}) AS {POSITION}")
+    return spark.range(0).selectExpr(*map(null_of, columns), f"CAST(NULL AS {position}) AS {POSITION}")
 
 
-def _null(column: Column) -> str:
+def null_of(column: Column) -> str:
+    """Return a NULL in place of a column, as SQL."""
     return f"CAST(NULL AS {spark_type(column.type)}) AS {quoted(column.name)}"
 
 
@@ -230,7 +231,7 @@ def with_all_columns(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
     given = {name.lower() for name in rows.columns[:own]}
     if given == {column.name.lower() for column in query.columns}:
         return rows
-    columns = (quoted(c.name) if c.name.lower() in given else _null(c) for c in query.columns)
+    columns = (quoted(c.name) if c.name.lower() in given else null_of(c) for c in query.columns)
     return rows.selectExpr(*columns, *map(quoted, rows.columns[own:]))
 
 

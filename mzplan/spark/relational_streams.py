@@ -21,7 +21,7 @@ from mzplan.spark.collections import read_table, table_at
 from mzplan.spark.projection import ensure_columns, outputs_of, with_all_columns
 from mzplan.spark.query_trees import analysed_plan, nodes_of
 from mzplan.spark.stream_rules import require_stream
-from mzplan.spark.view_functions import rows_of_view
+from mzplan.spark.views import rows_of_view
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.snapshot import SnapshotVersions
 

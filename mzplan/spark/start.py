@@ -27,7 +27,7 @@ from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.migration import RowMigration
 from mzplan.spark.pools import PROPERTY
 from mzplan.spark.progress import ProgressListener
-from mzplan.spark.projection import ensure_columns, outputs_of, read_by, with_all_columns
+from mzplan.spark.projection import ensure_columns, outputs_of, with_all_columns
 from mzplan.spark.query import RunningQuery, resume_point
 from mzplan.spark.relational_streams import RelationalRun
 from mzplan.spark.step_recorder import StepRecorder
@@ -41,8 +41,7 @@ from mzplan.spark.tasks.interface import TaskContext
 from mzplan.spark.tasks.open_tasks import do_open_tasks
 from mzplan.spark.tasks.progress import TasksUnderWay
 from mzplan.spark.versions import take_over
-from mzplan.spark.view_functions import compute_of
-from mzplan.spark.views import QuerySessions, batch_session, is_current_view, is_relational_view
+from mzplan.spark.views import QuerySessions, batch_session, compute_of, is_current_view, is_relational_view
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.generation_move import GenerationMove, require_not_migrated
 from mzplan.warehouse.late_rows import rows_behind_watermark
@@ -304,13 +303,10 @@ class QueryStart:
         return self._context.connectors.sink(self._query.description.type).write(rows, run)
 
     def _rows_read(self) -> DataFrame:
-        """Return the rows that a sink or a SQL view computes from its collection."""
-        query, read = read_by(self._query), self._query.description.input
-        assert read is not None, f"{query.address} doesn't read exactly one collection"
-        path = self._readable(read)
-        view_keys = self._query.keys if query.address.writes_collection else ()
+        """Return the rows that a sink or a row view computes from its collection."""
+        (read,) = self._query.description.reads.values()
         begins = not self._checkpoint.log.has_begun()
-        return rows_read(self._spark, query, path, begins=begins, view_keys=view_keys)
+        return rows_read(self._spark, self._query, self._readable(read), begins=begins)
 
     def _readable(self, read: CollectionRead) -> str:
         """Ensure that a collection to read exists with its newest columns. Return its path or URI."""

@@ -27,7 +27,7 @@ from mzplan.schema.columns import Column
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.source_columns import keys_of
 from mzplan.spark.collections import table_at
-from mzplan.spark.projection import project
+from mzplan.spark.projection import project, read_by
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.replay import versions_of
 from mzplan.warehouse.step_record import StepRecord
@@ -114,29 +114,29 @@ def letters_of(
     return DeadLetters(query, partial(connector.send_letters, query=query), count_letters)
 
 
-def rows_read(
-    spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool, view_keys: Sequence[str] = ()
-) -> DataFrame:
-    """Return the rows that a sink or a view (see projection.read_by) computes from its collection.
+def rows_read(spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool) -> DataFrame:
+    """Return the rows that a sink or a row view computes from its collection, as a stream.
 
-    `begins`: whether the checkpoint is still empty. `view_keys`: the key columns of a keyed view. Raises
-    MzplanError MZ019 for expressions that Spark refuses.
+    `begins`: whether the checkpoint is still empty. Raises MzplanError MZ019 for expressions that Spark
+    refuses.
     """
-    options = CHANGE_FEED if query.keys else SKIP_CHANGES
-    reader = _reader(spark, query, collection, begins).options(**options)
-    return rows_from(reader.load(collection), query, view_keys=view_keys)
+    read = query.description.input
+    assert read is not None, f"{query.address} doesn't read exactly one collection"
+    return rows_from(collection_stream(spark, query, read, collection, begins=begins), query)
 
 
-def rows_from(stream: DataFrame, query: ResolvedQuery, *, view_keys: Sequence[str] = ()) -> DataFrame:
-    """Return the rows that a sink or a view (see projection.read_by) computes from its collection's stream.
+def rows_from(stream: DataFrame, query: ResolvedQuery) -> DataFrame:
+    """Return the rows that a sink or a row view computes from its collection's stream.
 
-    The stream of a keyed collection is its change feed. For the other parameters and errors, see rows_read.
+    The stream of a keyed collection is its change feed. Raises the same errors as rows_read.
     """
+    own_keys = query.keys if query.address.writes_collection else ()
+    query = read_by(query)
     if query.keys:
         feed = with_order(stream, query.columns)
         # A view's rows are found by key. A row that goes away is removed even if the condition leaves it out,
         # because it may have entered the view with other values.
-        return with_change(project(feed, query, removed=IS_REMOVED if view_keys else "", keys=view_keys))
+        return with_change(project(feed, query, removed=IS_REMOVED if own_keys else "", keys=own_keys))
     return project(stream, query)
 
 
@@ -161,8 +161,10 @@ def collection_stream(
     begins: bool,
     unlimited: bool = False,
 ) -> DataFrame:
-    """Return a collection as a stream, for a relational view or a function: its rows or, of a keyed
-    collection, its changes. `begins`: see rows_read. `unlimited`: a micro-batch reads all that is there."""
+    """Return a collection as a stream: its rows or, of a keyed collection, its changes.
+
+    `begins`: see rows_read. `unlimited`: a micro-batch reads all that is there.
+    """
     reader = _reader(spark, query, collection, begins)
     if unlimited:
         reader = reader.option("maxFilesPerTrigger", _ALL_FILES)

@@ -1,12 +1,14 @@
 """SQL views over several rows: joins, aggregations, unions. (projection has simpler views.)
 
-Spark reads the SQL in a session whose only relations are the view's inputs.
+Spark reads the SQL in a session whose only relations are the view's inputs: streams and snapshots or, for a
+current view, tables.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import ResolvedQuery
@@ -15,17 +17,20 @@ from mzplan.connectors.frames.types import quoted
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import CollectionRead
+from mzplan.schema.relations.analysis import output_of
 from mzplan.schema.relations.parse import sql_of
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.sql_text import SqlTextError
 from mzplan.spark.expression_trees import expression_check
 from mzplan.spark.failures import spark_message
+from mzplan.spark.projection import null_of
 from mzplan.spark.query_trees import QueryCheck, analysed_plan, time_in_plan
-from mzplan.spark.stream_joins import without_null_matches
+from mzplan.spark.stream_rules import without_null_matches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_COMPUTED_AGAIN = ("current", "update")  # outputs
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -46,54 +51,52 @@ def rows_by_sql(
     """
     reads = query.description.inputs
     given = {**streams, **tables}.items()
-    inputs = {name: _declared(rows, reads[name], earlier) for name, rows in given}
-    try:
+    inputs = {name: declared(rows, reads[name], earlier=earlier) for name, rows in given}
+    with _reporting(query):
         for name, mark in query.body.get("watermarks", {}).items():
             if name in streams:
                 rows, column = inputs[name], mark["column"]
                 if not _excludes_null(query.body["query"], column):
                     rows = with_null_times(rows, name, column)
                 inputs[name] = rows.withWatermark(quoted(column), _interval(mark["delay"]))
-        for name, rows in inputs.items():
-            rows.createOrReplaceTempView(name)
-        computed = without_null_matches(_run(session, query, inputs))
-    except MzplanError:
-        raise
-    except Exception as problem:
-        raise refused_by_spark(query, problem) from None
+        computed = _checked(session, _sql_of(query), inputs, query)
+        if query.body.get("output") in _COMPUTED_AGAIN and (time := time_in_plan(analysed_plan(computed))):
+            why = f"Spark reads '{time}' as a time that changes, but rows of this view are computed again."
+            raise _not_allowed(query, why)
+        computed = without_null_matches(computed)
     return computed.selectExpr("*", f"CAST(NULL AS {position}) AS {POSITION}")
-
-
-def refused_by_spark(query: ResolvedQuery, problem: BaseException) -> MzplanError:
-    """Return an error for Spark's refusal of a view's SQL."""
-    columns = (
-        f"{name} ({', '.join(column.name for column in columns_of(read.type, read.body))})"
-        for name, read in query.description.inputs.items()
-    )
-    return error(
-        "MZ019.spark-refuses-query", address=query.address, problem=spark_message(problem), columns=columns
-    )
 
 
 def rows_of_tables(
     session: SparkSession, sql: str, tables: Mapping[str, DataFrame], query: ResolvedQuery
 ) -> DataFrame:
-    """Return the rows of a query over tables, which become temporary views with these names.
+    """Return the rows of a current view's SQL, or of SQL made from it, over tables with these names.
 
-    `sql`: the SQL of the view `query`, or made from it. Raises MzplanError MZ019 for SQL that views can't
-    have, or that Spark refuses.
+    Raises MzplanError MZ019 if Spark refuses it.
     """
+    with _reporting(query):
+        return _checked(session, sql, tables, query)
+
+
+@contextmanager
+def _reporting(query: ResolvedQuery) -> Iterator[None]:
+    """Raise MzplanError MZ019 for Spark's refusal of a view's SQL."""
     try:
-        for name, rows in tables.items():
-            rows.createOrReplaceTempView(name)
-        return _checked(session, sql, query, tables, of_tables=True)
+        yield
     except MzplanError:
         raise
     except Exception as problem:
-        raise refused_by_spark(query, problem) from None
+        columns = (
+            f"{name} ({', '.join(column.name for column in columns_of(read.type, read.body))})"
+            for name, read in query.description.inputs.items()
+        )
+        reason = spark_message(problem)
+        raise error(
+            "MZ019.spark-refuses-query", address=query.address, problem=reason, columns=columns
+        ) from None
 
 
-def sql_of_view(query: ResolvedQuery) -> str:
+def _sql_of(query: ResolvedQuery) -> str:
     """Return the SQL of a view for Spark, without comments. Raises MzplanError MZ019."""
     try:
         return sql_of(query.body["query"])
@@ -101,29 +104,14 @@ def sql_of_view(query: ResolvedQuery) -> str:
         raise _not_allowed(query, f"{refused.problem[0].upper()}{refused.problem[1:]}.") from None
 
 
-def _run(session: SparkSession, query: ResolvedQuery, inputs: Mapping[str, DataFrame]) -> DataFrame:
-    computed = _checked(session, sql_of_view(query), query, inputs, of_tables=False)
-    if query.body.get("output") == "update":
-        require_same_rows(computed, query)
-    return computed
-
-
-def require_same_rows(computed: DataFrame, query: ResolvedQuery) -> None:
-    """Raise MzplanError MZ019 if the query reads a text such as 'today', whose meaning changes."""
-    if time := time_in_plan(analysed_plan(computed)):
-        why = f"Spark reads '{time}' as a time that changes, but rows of this view are computed again."
-        raise _not_allowed(query, why)
-
-
 def _checked(
-    session: SparkSession,
-    sql: str,
-    query: ResolvedQuery,
-    inputs: Mapping[str, DataFrame],
-    *,
-    of_tables: bool,
+    session: SparkSession, sql: str, inputs: Mapping[str, DataFrame], query: ResolvedQuery
 ) -> DataFrame:
+    """Return the rows of SQL over these inputs, which become temporary views."""
+    for name, rows in inputs.items():
+        rows.createOrReplaceTempView(name)
     spark: Any = session
+    of_tables = not output_of(query.body).streams
     check = QueryCheck(expression_check(spark.sparkContext._gateway), of_tables=of_tables)
     parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
     if problem := check.problem_of_parsed(parsed, inputs):
@@ -136,16 +124,17 @@ def _checked(
     return computed
 
 
-def _declared(rows: DataFrame, read: CollectionRead, earlier: bool) -> DataFrame:
-    """Return the rows with their declared columns, without mzplan's own columns.
+def declared(rows: DataFrame, read: CollectionRead, *, earlier: bool = False) -> DataFrame:
+    """Return the rows of a collection with their declared columns, without mzplan's own columns.
 
-    `earlier`: also with the columns that were removed, which the table still has.
+    Columns that were added later are NULL. `earlier`: also with the columns that were removed, which the
+    table still has.
     """
-    names = [column.name for column in columns_of(read.type, read.body)]
-    if earlier:
-        lower = {name.lower() for name in names}
-        names += [name for name in rows.columns if name.lower() not in lower and name != POSITION]
-    return rows.select(*map(quoted, names))
+    columns = {column.name.lower(): column for column in columns_of(read.type, read.body)}
+    stored = {name.lower(): name for name in rows.columns if name != POSITION}
+    items = [quoted(c.name) if name in stored else null_of(c) for name, c in columns.items()]
+    items += [quoted(name) for lower, name in stored.items() if earlier and lower not in columns]
+    return rows.selectExpr(*items)
 
 
 def _excludes_null(sql: str, column: str) -> bool:

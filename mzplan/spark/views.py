@@ -1,30 +1,33 @@
-"""Views on Spark: the rows of each kind of view over empty inputs, and the sessions of relational views.
+"""Views on Spark: the rows of each kind of view, and the sessions of relational views.
 
 SQL computes a view from one row of one collection (projection) or from several rows (view_sql). A function of
-the user or of a plug-in computes other views (view_functions).
+the user or of a plug-in computes other views.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.user_code.failures import failed
+from mzplan.connectors.views import Compute, View
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION, spark_type
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.source_columns import columns_of
+from mzplan.schema.user_functions import FunctionName, function_of
 from mzplan.schema.view_query import is_row_view
-from mzplan.spark.current.rows import rows_of_query
 from mzplan.spark.progress import ProgressListener, listen
-from mzplan.spark.projection import analysed_rows, empty_rows
-from mzplan.spark.stream_rules import require_stream
-from mzplan.spark.view_functions import compute_of, rows_of_view
+from mzplan.spark.projection import analysed_rows, empty_rows, project, read_by
+from mzplan.spark.stream_rules import require_stream, without_null_matches
+from mzplan.spark.view_sql import rows_by_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,6 +85,73 @@ def batch_session(spark: SparkSession) -> SparkSession:
     return session
 
 
+def compute_of(connectors: Connectors, query: ResolvedQuery) -> Compute | None:
+    """Return the function that computes the rows of a view; None for SQL. Raises MzplanError MZ361, MZ362."""
+    connector = connectors.source(query.description.type) if is_relational_view(query) else None
+    return connector.compute_of(query) if isinstance(connector, View) else None
+
+
+def rows_of_view(
+    session: SparkSession,
+    streams: Mapping[str, DataFrame],
+    tables: Mapping[str, DataFrame],
+    query: ResolvedQuery,
+    position: str,
+    compute: Compute | None,
+    *,
+    earlier: bool = False,
+) -> DataFrame:
+    """Return the rows of a view or sink, then `_position` of this type.
+
+    `streams`, `tables`: the rows of the inputs by name, in `session`. `earlier`: see rows_by_sql. Raises
+    MzplanError MZ019 for SQL, and MZ362 for a function that fails.
+    """
+    if not is_relational_view(query):
+        ((_, rows),) = {**streams, **tables}.items()
+        return project(rows, read_by(query))
+    if compute is None:
+        return rows_by_sql(session, streams, tables, query, position, earlier=earlier)
+    reads, inputs = query.description.inputs, {}
+    for name, rows in {**streams, **tables}.items():
+        columns = [column.name for column in columns_of(reads[name].type, reads[name].body)]
+        if len(reads) == 1:  # rows of several inputs have no position
+            columns.append(POSITION)
+        # A temporary view gives the stream its name in Spark's plan (see relational_streams.tables_in_order).
+        rows.select(*map(quoted, columns)).createOrReplaceTempView(name)
+        inputs[name] = session.table(name)
+    return _computed(compute, inputs, query, position)
+
+
+def _computed(
+    compute: Compute, inputs: Mapping[str, DataFrame], query: ResolvedQuery, position: str
+) -> DataFrame:
+    """Return the function's rows, then `_position`, which is NULL unless the function keeps it."""
+    kind = resource_kind(query.address.kind, query.description.type)
+    references = {reference.property for reference in kind.references}
+    options: dict[str, Any] = {k: value for k, value in query.body.items() if k not in references}
+    function = function_of(query.address.kind, query.description.type, query.body)
+    function = function or FunctionName(compute.__module__, getattr(compute, "__name__", "compute"))
+    try:
+        rows = compute(inputs, options)
+    except MzplanError:
+        raise
+    except (Exception, SystemExit) as problem:  # the function may raise anything
+        raise failed(query.address, function, problem) from None
+    streaming = any(input_.isStreaming for input_ in inputs.values())
+    if getattr(rows, "isStreaming", None) != streaming:
+        result = "rows of another origin" if hasattr(rows, "isStreaming") else type(rows).__name__
+        raise error("MZ362.result", address=query.address, function=function, result=result)
+    try:
+        rows = without_null_matches(rows)
+        if POSITION not in rows.columns:
+            rows = rows.selectExpr("*", f"CAST(NULL AS {position}) AS {POSITION}")
+        return rows.select(*(quoted(name) for name in rows.columns if name != POSITION), POSITION)
+    except MzplanError:
+        raise
+    except Exception as problem:  # such as two columns of one name
+        raise failed(query.address, function, problem) from None
+
+
 def analysed(spark: SparkSession, query: ResolvedQuery, connectors: Connectors) -> DataFrame:
     """Return the rows of a sink or view over empty inputs, without reading any table.
 
@@ -100,7 +170,7 @@ def analysed(spark: SparkSession, query: ResolvedQuery, connectors: Connectors) 
         }
 
     if is_current_view(query):
-        return rows_of_query(session, empty(description.reads), query, position)
+        return rows_of_view(session, {}, empty(description.reads), query, position, compute)
     streams = {name: _empty_stream(session, read, connectors) for name, read in description.reads.items()}
     rows = rows_of_view(session, streams, empty(description.snapshots), query, position, compute)
     require_stream(rows, query)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -11,16 +13,16 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import CHANGE_FEED
 from mzplan.connectors.frames.types import quoted
-from mzplan.schema.columns import OWN, Column, spark_type
+from mzplan.schema.columns import OWN, spark_type
 from mzplan.schema.current.rows import ANY, CHANGED
 from mzplan.schema.current.trace import Trace
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.relations.analysis import trace_of
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.tree import Input
-from mzplan.schema.source_columns import columns_of, keys_of
-from mzplan.spark.current.rows import declared
-from mzplan.spark.view_sql import rows_of_tables
+from mzplan.schema.sql_text import plain_sql
+from mzplan.spark.view_sql import declared, rows_of_tables
+from mzplan.warehouse.snapshot import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,15 +57,27 @@ def _name(number: int) -> str:
 
 def trace_of_view(query: ResolvedQuery) -> Trace:
     """Return the trace of a current view's query."""
-    inputs = {}
-    for name, read in query.description.reads.items():
-        columns = (Column(c.name, spark_type(c.type), c.nullable) for c in columns_of(read.type, read.body))
-        keys = keys_of(read.type, read.body)
-        inputs[name] = Input(tuple(columns), str(read.address), stream=False, key=keys)
+    reads = query.description.reads
+    inputs = {
+        name: Input.of(read.type, read.body, str(read.address), stream=False) for name, read in reads.items()
+    }
     try:
         return trace_of(query.body["query"], inputs, query.body)
     except QueryError as refused:  # by the rules of another version of mzplan
         return Trace(why_full=refused.problem)
+
+
+def computed_digest(query: ResolvedQuery) -> str:
+    """Return a digest of everything that decides the rows of a current view, except for its inputs' rows."""
+    content = [
+        plain_sql(query.body["query"]),
+        {name: name_of(read.place) for name, read in query.description.reads.items()},
+        [[column.name, spark_type(column.type)] for column in query.columns],
+        list(query.keys),
+        list(query.body.get("aliases", ())),
+    ]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return f"1:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def changed_rows(session: SparkSession, path: str, read: CollectionRead, first: int, last: int) -> DataFrame:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.row_hash import without_maps
-from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.schema.columns import CHANGE, DELETE, OWN, POSITION, UPSERT
+from mzplan.schema.columns import CHANGE, DELETE, OWN, POSITION, UPSERT, canonical_type, spark_type
 from mzplan.secrets.resolved import shortened
 
 if TYPE_CHECKING:
@@ -64,6 +64,23 @@ def difference(wanted: DataFrame, found: DataFrame, query: ResolvedQuery) -> Dif
         rows.unpersist()
         raise
     return Difference(rows.drop(_ROWS), int(totals["count"]))
+
+
+def require_stored_types(collection: DataFrame, query: ResolvedQuery) -> None:
+    """Raise MzplanError MZ230 if a collection has a column of an earlier query with another type."""
+    stored = {field.name.lower(): canonical_type(ddl_of(field.dataType)) for field in collection.schema}
+    for column in query.columns:
+        type_ = stored.get(column.name.lower())
+        if type_ is not None and spark_type(type_) != spark_type(column.type):
+            raise error(
+                "MZ230",
+                f"The collection of {query.address} has another type for {column.name}",
+                f"An earlier query has stored {column.name} as {type_}, and it is {column.type} now.",
+                f"use another name, or begin a new generation: mzplan apply --replace {query.address} "
+                "--allow-replace.",
+                address=query.address,
+                kind="unfit",
+            )
 
 
 def _by_key(rows: DataFrame, keys: Sequence[str], columns: Sequence[str], side: str) -> DataFrame:

@@ -17,15 +17,16 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.schema.current.trace import Trace
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table, table_at
-from mzplan.spark.current.affected import AffectedKeys, affected_keys, changed_rows, trace_of_view
-from mzplan.spark.current.difference import difference
-from mzplan.spark.current.rows import (
+from mzplan.spark.current.affected import (
+    AffectedKeys,
+    affected_keys,
+    changed_rows,
     computed_digest,
-    declared,
-    require_stored_types,
-    rows_of_query,
+    trace_of_view,
 )
+from mzplan.spark.current.difference import difference, require_stored_types
 from mzplan.spark.projection import ensure_columns, outputs_of
+from mzplan.spark.view_sql import declared, rows_by_sql
 from mzplan.warehouse.checkpoint_log import position_after, table_of
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, version_read
@@ -92,7 +93,7 @@ class CurrentRun:
         `streams`: the inputs' changes, which only trigger the steps: nobody computes these rows. Raises
         MzplanError MZ019 or MZ230 if the query can't run, or has other columns than the view.
         """
-        rows = rows_of_query(self.session, self._tables({}), self.query, self.position)
+        rows = rows_by_sql(self.session, {}, self._tables({}), self.query, self.position)
         ensure_columns(outputs_of(rows), self.query)
         triggers = [stream.select(f.lit(name).alias("input")) for name, stream in streams.items()]
         return reduce(lambda one, other: one.unionAll(other), triggers).writeStream.foreachBatch(self._step)
@@ -155,7 +156,7 @@ class CurrentRun:
             if not why and (keys is None or not keys.count):
                 return self._record(step, planned, began, count=0)
         try:
-            rows = rows_of_query(self.session, tables, self.query, self.position)
+            rows = rows_by_sql(self.session, {}, tables, self.query, self.position)
             found = read_table(self.session, self.collection)
             if keys is not None:
                 rows, found = keys.among(rows), keys.among(found)

@@ -16,11 +16,9 @@ from mzplan.schema.description import Description
 from mzplan.schema.source_columns import columns_of
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
-from mzplan.spark.current.rows import declared, rows_of_query
-from mzplan.spark.projection import outputs_of, project, read_by, rows_where
+from mzplan.spark.projection import outputs_of, rows_where
 from mzplan.spark.trials.bench import TrialBench
-from mzplan.spark.view_functions import compute_of, rows_of_view
-from mzplan.spark.views import is_current_view, is_relational_view, own_session
+from mzplan.spark.views import compute_of, own_session, rows_of_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,15 +115,8 @@ class Preview:
         query = self._bench.resolve(description)
         position = self._bench.connectors.position(description)
         tables = {name: self._table(session, description, name) for name in description.inputs}
-        if is_current_view(query):
-            tables = {name: declared(table, description.inputs[name]) for name, table in tables.items()}
-            rows = rows_of_query(session, tables, query, position)
-        elif is_relational_view(query):
-            compute = compute_of(self._bench.connectors, query)
-            rows = rows_of_view(session, {}, tables, query, position, compute)
-        else:
-            (table,) = tables.values()
-            rows = project(table, read_by(query))
+        compute = compute_of(self._bench.connectors, query)
+        rows = rows_of_view(session, {}, tables, query, position, compute)
         return (rows_where(rows, where, query) if where else rows), query
 
     def _table(self, session: SparkSession, description: Description, name: str) -> DataFrame:

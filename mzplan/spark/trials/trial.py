@@ -24,17 +24,15 @@ from mzplan.schema.columns import CHANGE, DELETE, POSITION, Column
 from mzplan.schema.description import Description
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark import failures
-from mzplan.spark.current.rows import declared, rows_of_query
 from mzplan.spark.progress import late_rows_of
-from mzplan.spark.projection import ensure_columns, outputs_of, read_by
+from mzplan.spark.projection import ensure_columns, outputs_of
 from mzplan.spark.query import RunningQuery
 from mzplan.spark.relational_streams import several_rows_for_one_key
 from mzplan.spark.stream_rules import require_stream
 from mzplan.spark.streams import rows_from
 from mzplan.spark.trials.bench import TrialBench
 from mzplan.spark.trials.inputs import TrialInput, table_of
-from mzplan.spark.view_functions import compute_of, rows_of_view
-from mzplan.spark.views import is_current_view, is_relational_view
+from mzplan.spark.views import compute_of, is_current_view, is_relational_view, rows_of_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,7 +191,7 @@ class ViewTrial(Trial):
             require_stream(rows, query)
         else:
             (stream,) = streams.values()
-            rows = rows_from(stream, read_by(query), view_keys=query.keys)
+            rows = rows_from(stream, query)
         ensure_columns(outputs_of(rows), query)
         if self._description.snapshots:
             (stream,) = streams.values()
@@ -202,16 +200,15 @@ class ViewTrial(Trial):
         return rows.writeStream.outputMode("update" if is_update else "append")
 
     def _computed(self, session: SparkSession, streams: Mapping[str, DataFrame], number: int) -> DataFrame:
-        """Return the rows of a relational view, with its snapshots as of a micro-batch."""
-        tables = {name: self._inputs[name].table(session, number) for name in self._description.snapshots}
+        """Return the rows of a relational view, with its other inputs as of a micro-batch."""
+        others = [name for name in self._description.inputs if name not in streams]
+        tables = {name: self._inputs[name].table(session, number) for name in others}
         compute = compute_of(self._bench.connectors, self._query)
         return rows_of_view(session, streams, tables, self._query, self._position, compute)
 
     def _changes_of_all(self, session: SparkSession, number: int) -> list[dict[str, Any]]:
         """Return all rows of a current view as of a micro-batch, after deletes of the rows that are gone."""
-        reads = self._description.reads
-        tables = {name: declared(self._inputs[name].table(session, number), reads[name]) for name in reads}
-        rows = _values(rows_of_query(session, tables, self._query, self._position))
+        rows = _values(self._computed(session, {}, number))
         keys = {self._key(row) for row in rows}
         if len(keys) < len(rows):
             raise several_rows_for_one_key(self._query)

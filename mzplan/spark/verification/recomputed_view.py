@@ -32,12 +32,11 @@ from mzplan.schema.view_query import gives_same_rows
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import QueryToVerify, close_command_session
-from mzplan.spark.current.rows import computed_digest, declared, rows_of_query
+from mzplan.spark.current.affected import computed_digest
 from mzplan.spark.query_trees import analysed_plan
 from mzplan.spark.streams import collection_stream
 from mzplan.spark.verification.source import Exactness, exactness_of
-from mzplan.spark.view_functions import compute_of, rows_of_view
-from mzplan.spark.views import is_current_view, own_session
+from mzplan.spark.views import compute_of, is_current_view, own_session, rows_of_view
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.current_steps import CurrentSteps
@@ -136,18 +135,13 @@ class RecomputedView:
         if step.computed != computed_digest(query):
             raise _not_repeatable(query, "Its query has changed, and no step has computed its rows since.")
         tables = {
-            name: declared(
-                read_table(
-                    session,
-                    collection_path(self._warehouse, *read.place),
-                    step.versions[name_of(read.place)],
-                ),
-                read,
+            name: read_table(
+                session, collection_path(self._warehouse, *read.place), step.versions[name_of(read.place)]
             )
             for name, read in query.description.reads.items()
         }
         position = self._connectors.position(query.description)
-        rows = rows_of_query(session, tables, query, position)
+        rows = rows_of_view(session, {}, tables, query, position, None)
         return rows, exactness_of(analysed_plan(rows))
 
     def _require_one_query(self) -> None:

@@ -25,15 +25,13 @@ from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of
-from mzplan.schema.view_query import gives_same_rows, parse_view
+from mzplan.schema.view_query import gives_same_rows, is_row_view, parse_view
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.expression_trees import class_of, short_name
-from mzplan.spark.projection import project, read_by
 from mzplan.spark.query_trees import analysed_plan, elements, nodes_of
-from mzplan.spark.view_functions import compute_of, rows_of_view
-from mzplan.spark.views import is_relational_view, own_session
+from mzplan.spark.views import compute_of, own_session, rows_of_view
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.content_hash import ContentHash
@@ -191,11 +189,10 @@ class ViewUpstream:
     def content_hash(self, record: StepRecord) -> ContentHash:
         """See Upstream. The step's rows are computed with the query as it was when the step began."""
         query = self._resolve(self._description_of(record.step))
+        self._require_fixed(query)
         files = files_of(self._collection, record)
         with failures.raised_as_gone("Its inputs"):
-            if is_relational_view(query):
-                return content_hash(self._joined(query, files, record.step))
-            return content_hash(self._projected(query, files))
+            return content_hash(self._computed(query, files, record.step))
 
     def _description_of(self, step: int) -> Description:
         begun = self._descriptions.description_of(step)
@@ -206,28 +203,25 @@ class ViewUpstream:
         newest = next(entry for entry in later if gives_same_rows(self._kind, begun.rows, entry.rows))
         return newest.earlier(self._description)
 
-    def _projected(self, query: ResolvedQuery, files: Sequence[str]) -> DataFrame:
-        """Return the rows of a view that computes each row from one row."""
-        assert self._kind.query_property is not None, f"{query.address} has no SQL"
-        view = parse_view(query.description.body[self._kind.query_property])
+    def _require_fixed(self, query: ResolvedQuery) -> None:
+        """Raise GoneError for a row view with a part whose value changes each time."""
+        if not is_row_view(self._kind, query.body):
+            return
+        view = parse_view(query.body[self._kind.query_property or ""])
         parts = (parsed for _, parsed in view.expressions())
         if varying := next((parsed.varies[0] for parsed in parts if parsed.varies is not None), ""):
             raise GoneError(f"Its query has {varying}, which changes each time.")
-        query = read_by(query)
-        schema = f"{ddl(query.columns)}, {POSITION} {self._position}"
-        return project(read_parquet(self._spark, files, schema), query)
 
-    def _joined(self, query: ResolvedQuery, files: Sequence[str], step: int) -> DataFrame:
-        """Return the rows of a view that joins its stream with snapshots."""
+    def _computed(self, query: ResolvedQuery, files: Sequence[str], step: int) -> DataFrame:
         session = own_session(self._spark)
-        rows = read_parquet(session, files, ddl(columns_of(self._read.type, self._read.body)))
-        tables = self._tables(session, step)
+        schema = f"{ddl(columns_of(self._read.type, self._read.body))}, {POSITION} {self._position}"
+        streams = {self._stream: read_parquet(session, files, schema)}
         compute = compute_of(Connectors(), query)
-        joined = rows_of_view(session, {self._stream: rows}, tables, query, self._position, compute)
-        exactness = exactness_of(analysed_plan(joined))
+        rows = rows_of_view(session, streams, self._tables(session, step), query, self._position, compute)
+        exactness = exactness_of(analysed_plan(rows))
         if exactness.problem or exactness.adds_floats:
             raise GoneError(exactness.problem or "Its query adds up floating-point numbers.")
-        return joined
+        return rows
 
     def _tables(self, session: SparkSession, step: int) -> dict[str, DataFrame]:
         versions, tables = self._versions.at(step), {}

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mzplan.spark.stream_joins import without_null_matches
+from mzplan.spark.stream_rules import without_null_matches
 from mzplan.spark.views import own_session
 from mzplan.warehouse.stored_state import differences, stored_operators
 from tests.cases.state_pairs import SCHEMAS, Pair, read_pairs

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from mzplan.connectors.api.queries import ResolvedQuery, resolve
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.columns import POSITION
 from mzplan.spark import query_trees
-from mzplan.spark.current.rows import rows_of_query
 from mzplan.spark.view_sql import rows_by_sql
 from tests.hostile_queries import HOSTILE_QUERIES
 from tests.integration.spark_lab import Lab
@@ -233,8 +232,8 @@ def test_no_hostile_query_over_tables_is_analysed(
 
     def is_analysed(sql: str) -> bool:
         with pytest.raises(MzplanError) as refused:
-            view = lab.view(sql, "id BIGINT", [])
-            rows_of_query(session, tables, resolve(view, lab.secrets, str(lab.folder)), TYPE)
+            query = query_of(lab, sql, output="current", key=["id"])
+            rows_by_sql(session, {}, tables, query, TYPE)
         return "analysed: " in str(refused.value.diagnostics[0].detail)
 
     assert {text for text in HOSTILE_QUERIES if is_analysed(fill(text))} == OVER_TABLES
