@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     "--standby/--no-standby", default=True, help="While another runner leads, wait (default) or exit."
 )
 @click.option(
+    "--until-caught-up",
+    is_flag=True,
+    help="Exit once each query has read what was there: with 0, or with 8 if one could not.",
+)
+@click.option(
     "--log-format",
     "log_format",
     type=click.Choice(["text", "json"]),
@@ -55,6 +60,7 @@ def command_run(
     invocation: Invocation,
     instance: str,
     standby: bool,
+    until_caught_up: bool,
     log_format: LogFormat,
     port: int | None,
     host: str | None,
@@ -79,6 +85,7 @@ def command_run(
         stand_by=standby,
         metrics=place,
         policy=allowed,
+        until_caught_up=until_caught_up,
     )
 
 

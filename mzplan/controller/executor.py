@@ -256,6 +256,8 @@ class ExecutorContext:
     - `former_place`: where the queries' storage is, if it isn't in this warehouse; else "".
     - `packages`: additional Spark packages (see schema.description.packages_of).
     - `secrets`: used to release upstream objects before any query has started.
+    - `until_caught_up`: whether each query only reads what is there: it does its triggers one after another,
+      and reports each one without input.
     """
 
     project: str
@@ -265,3 +267,4 @@ class ExecutorContext:
     options: Mapping[str, str] = field(default_factory=dict)
     packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     secrets: Secrets | None = field(default=None, repr=False)
+    until_caught_up: bool = False

@@ -306,6 +306,8 @@ class Status:
     - `versions`: of the runner; None until Spark runs, and for a runner without Spark.
     - `replaced`: the release that was installed over the runner's own while it runs; "" if none was.
     - `ended`: why this runner ended, as a sentence; "" while it runs, and if it was stopped.
+    - `caught_up_at`: when this runner ended because its queries had caught up (`run --until-caught-up`), in
+      seconds since the epoch. Queries that had failed haven't.
     - `cores`: how many cores the queries share, if there are too few cores; else 0.
     - `slowest`: if there are too few cores, for how many seconds the slowest query keeps its rows waiting.
     - `jobs`: the background jobs that had run or waited for some seconds.
@@ -327,6 +329,7 @@ class Status:
     versions: Versions | None = field(default=None, metadata=SPARSE)
     replaced: str = field(default="", metadata=SPARSE)
     ended: str = field(default="", metadata=SPARSE)
+    caught_up_at: float | None = field(default=None, metadata=SPARSE)
     cores: int = field(default=0, metadata=SPARSE)
     slowest: float | None = field(default=None, metadata=SPARSE)
     jobs: tuple[JobReport, ...] = field(default=(), metadata=SPARSE)

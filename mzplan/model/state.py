@@ -248,6 +248,7 @@ class InstanceStatus:
     - `is_starting`: its runner leads, but isn't ready yet.
     - `opening_since`, `opened_in`, `versions`, `replaced`, `cores`, `slowest`, `jobs`: see Status.
     - `ended`: why no runner is alive, if known; else "".
+    - `caught_up_at`: see Status; None while a runner is alive.
     - `elsewhere`: MZ341, if the data of its queries is in another warehouse than this project's folder names.
     """
 
@@ -264,6 +265,7 @@ class InstanceStatus:
     versions: Versions | None = None
     replaced: str = ""
     ended: str = ""
+    caught_up_at: float | None = None
     cores: int = 0
     slowest: float | None = None
     jobs: tuple[JobReport, ...] = ()

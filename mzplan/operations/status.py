@@ -102,6 +102,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 versions=status.versions if status else None,
                 replaced=status.replaced if status and alive[name] else "",
                 ended="" if alive[name] else _end_reason(lease, status),
+                caught_up_at=status.caught_up_at if status and not alive[name] else None,
                 cores=status.cores if status and alive[name] else 0,
                 slowest=status.slowest if status and alive[name] else None,
                 jobs=status.jobs if status and alive[name] else (),
@@ -118,8 +119,14 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
         as_of = None
         if observation is not None and not alive.get(resource.instance, False):
             # Without a runner, nobody knows whether a server answers now, or when it is retried.
+            has_caught_up = status is not None and status.caught_up_at is not None
+            keeps = has_caught_up and observation.condition in ("failed", "rejected")
             observation = replace(
-                observation, condition="stopped", input_rows_per_second=0.0, retry_at=None, at_fault=None
+                observation,
+                condition=observation.condition if keeps else "stopped",
+                input_rows_per_second=0.0,
+                retry_at=None,
+                at_fault=None,
             )
             as_of = heartbeats.get(resource.instance)
         elif observation is not None and resource.instance in starting_instances:

@@ -132,6 +132,10 @@ def _foreign(state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem
 def _without_runner(resource: ResourceState, status: Status | None) -> tuple[str, str]:
     if resource.paused:
         return "", ""
+    if status is not None and status.caught_up_at is not None:  # its queries run from time to time
+        seen = status.observations.get(resource.address)
+        has_failed = seen is not None and seen.condition in ("failed", "rejected")
+        return _query_drift(resource, seen) if has_failed else ("", "")
     why = f": {status.ended}" if status is not None and status.ended else ""
     return "missing-query", f"no runner of instance {resource.instance} is alive{why}"
 

@@ -39,11 +39,13 @@ COLUMNS = (
 def has_failed(status: ProjectStatus) -> bool:
     """Whether a query failed, was rejected, can't reach a connection, or should run but doesn't yet."""
     starting = {instance.name for instance in status.instances if instance.is_starting}
+    caught_up = {instance.name for instance in status.instances if instance.caught_up_at is not None}
     return any(
         query.condition in ("failed", "rejected", "degraded")
         or (
             (query.condition in ("stopped", "starting") or query.resource.instance in starting)
             and not query.resource.paused
+            and query.resource.instance not in caught_up
         )
         for query in status.queries
     )
@@ -79,9 +81,11 @@ def render_status(
         else:
             named = f"run --instance {safe(shlex.quote(instance.name))}"
             run = "up` or `run" if instance.is_embedded else named
-            lines.append(
-                f"Instance {instance.name}: no runner is alive (start one with `mzplan{which} {run}`)"
-            )
+            why = f"start one with `mzplan{which} {run}`"
+            if instance.caught_up_at is not None:
+                ago = _ago(now - instance.caught_up_at)
+                why = f"the last one ended {ago}, when its queries had caught up"
+            lines.append(f"Instance {instance.name}: no runner is alive ({why})")
             if instance.ended:
                 lines.append(f"  {paragraph(instance.ended)}")
         if elsewhere := _elsewhere(instance, status):

@@ -55,6 +55,7 @@ def status_to_json(status: ProjectStatus, by: str = "name") -> dict[str, Any]:
                 "heartbeat": instance.heartbeat,
                 **({"replaced": instance.replaced} if instance.replaced else {}),
                 **({"ended": instance.ended} if instance.ended else {}),
+                **({"caught_up_at": instance.caught_up_at} if instance.caught_up_at is not None else {}),
                 **({"elsewhere": instance.elsewhere.detail} if instance.elsewhere is not None else {}),
                 **({"cores": instance.cores, "slowest": instance.slowest} if instance.cores else {}),
                 "serial": instance.serial,

@@ -24,6 +24,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.observed import CanaryVerdict
 from mzplan.model.state import Canary, State
 from mzplan.model.words import count
+from mzplan.runner.caught_up import CaughtUp
 from mzplan.runner.first_copies import FirstCopies
 from mzplan.runner.handover import Handover
 from mzplan.runner.replacements import Replacements
@@ -182,6 +183,7 @@ class Gates(NamedTuple):
     canaries: Canaries
     replacements: Replacements
     first_copies: FirstCopies
+    caught_up: CaughtUp
 
     def hold_reason(self, query: QueryState) -> str | None:
         """Return why a gate holds the query; None if it doesn't, and for a canary that has failed."""
@@ -193,7 +195,9 @@ class Gates(NamedTuple):
         return held.reason or None if held is not None else None
 
 
-def gates_of(store: Store, instance: InstanceId, clock: Callable[[], float]) -> Gates:
+def gates_of(
+    store: Store, instance: InstanceId, clock: Callable[[], float], *, until_caught_up: bool = False
+) -> Gates:
     """Return the gates, with the verdicts from the instance's Status.
 
     Call this while you hold the lease. Raises MzplanError if the store fails.
@@ -205,4 +209,5 @@ def gates_of(store: Store, instance: InstanceId, clock: Callable[[], float]) -> 
         Canaries(before.canaries if before is not None else {}),
         replacements,
         FirstCopies(replacements.has_started),
+        CaughtUp(ends=until_caught_up),
     )

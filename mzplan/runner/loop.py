@@ -25,7 +25,7 @@ from mzplan.model.event import Event
 from mzplan.model.observed import CanaryVerdict
 from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
-from mzplan.model.words import one_line
+from mzplan.model.words import count, one_line
 from mzplan.runner.gates import Gates
 from mzplan.runner.proposals import ProposalAnswerer
 from mzplan.runner.secret_values import ReceivedSecretValues
@@ -173,7 +173,9 @@ class Runner:
         self.status.report(self.overview, self.serial, in_use, decided, is_store_away=away)
 
     def serve(self, stopping: threading.Event) -> None:
-        """Do rounds until `stopping` is set. Continue while the store fails, as long as the lease holds.
+        """Do rounds until `stopping` is set, or all queries have caught up.
+
+        Continue while the store fails, as long as the lease holds.
 
         Raises NotAttachedError, ExecutorGoneError, RoundsFailedError.
         """
@@ -196,7 +198,22 @@ class Runner:
                     log.exception("a round has failed unexpectedly: %s", type(defect).__name__)
                 logged = str(defect)
             self.round_ended_at = self.clock()
+            if self._has_caught_up():
+                return
             self.controller.ready()
+
+    def _has_caught_up(self) -> bool:
+        caught_up = self.gates.caught_up
+        if self.serial < 0 or not caught_up.poll(self.overview.queries, self.watches.connections.fault):
+            if caught_up.releases:
+                self.controller.wake()
+            return False
+        for address, problem in sorted(caught_up.problems.items()):
+            log.error("%s has not caught up: %s", address, problem)
+        number = len(self.overview.queries) - len(caught_up.problems)
+        log.info("caught up: %s", count(number, "query", "queries"))
+        self.status.write_caught_up()
+        return True
 
     # --- the committed state
 

@@ -62,6 +62,7 @@ def run(
     stand_by: bool = True,
     metrics: MetricsPlace | None = None,
     policy: Policy | None = None,
+    until_caught_up: bool = False,
 ) -> ExitCode:
     """Lead the instance until SIGTERM, SIGINT or SIGHUP.
 
@@ -69,6 +70,7 @@ def run(
     may each have started an embedded runner.
 
     `find_drift`: finds drift for the metrics.
+    `until_caught_up`: return once the queries have read what was there, or can't.
     `metrics`: the address for metrics; overrides the address in the state.
     `settings`: the project's settings. Their runner settings apply only until a state
     contains runner settings.
@@ -86,7 +88,7 @@ def run(
         return ExitCode.OK
     failpoint(Failpoint.RUNNER_LEASED)
     stop_without_commit(store, stopping)
-    return _serve(settings, store, lease, stopping, metrics, find_drift, policy)
+    return _serve(settings, store, lease, stopping, metrics, find_drift, policy, until_caught_up)
 
 
 def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
@@ -152,6 +154,7 @@ def _serve(
     metrics: MetricsPlace | None,
     find_drift: FindDrift,
     policy: Policy | None,
+    until_caught_up: bool,
 ) -> ExitCode:
     is_private = runtime_folder(settings.directory) is not None
     guard = policy or committed_guard(store)
@@ -171,11 +174,11 @@ def _serve(
     declared, committed = settings.instances.get(lease.instance), state.instances.get(lease.instance)
     is_dry = declared is not None and {declared.type, (committed or declared).type} == {"dry"}
     jobs = Jobs()
-    gates = gates_of(store, lease.instance, time.monotonic)
+    gates = gates_of(store, lease.instance, time.monotonic, until_caught_up=until_caught_up)
     warehouse = absolute_warehouse(settings)
     former = _former_place(store, state, lease.instance, warehouse)
     controller = _controller(
-        settings, store, secrets, jobs, lease.instance, is_dry, gates, wake_event, former
+        settings, store, secrets, jobs, lease.instance, is_dry, gates, wake_event, former, until_caught_up
     )
     controller.lead(lease.instance, lease.owner)
 
@@ -223,7 +226,10 @@ def _serve(
         exit_if_busy(work)
     if problem:
         raise problem[0]
-    return ExitCode.ERROR if lost else ExitCode.OK
+    if lost:
+        return ExitCode.ERROR
+    is_short = until_caught_up and not gates.caught_up.is_complete
+    return ExitCode.NOT_CONVERGED if is_short else ExitCode.OK
 
 
 def _former_place(store: Store, state: State, instance: str, warehouse: str) -> str:
@@ -309,7 +315,8 @@ def _controller(
     is_dry: bool,
     gates: Gates,
     wake_event: threading.Event,
-    former: str = "",
+    former: str,
+    until_caught_up: bool,
 ) -> Controller:
     if is_dry:
         executor = InMemoryExecutor(settings.project, store.read_status(instance))
@@ -323,6 +330,7 @@ def _controller(
         former_place=former,
         packages=required_packages(store),
         secrets=secrets,
+        until_caught_up=until_caught_up,
     )
     return SparkController(context, store, secrets, jobs, gates=gates, wake_event=wake_event)
 

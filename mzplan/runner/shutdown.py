@@ -81,7 +81,8 @@ def _release(runner: Runner, problem: list[MzplanError], lost: str | None) -> No
     """Write the last event and status, and release the lease. Waits at most LAST_SECONDS for the writes."""
     first = problem[0].diagnostics[0] if problem else None
     reason = (first.detail or f"{first.summary}.") if first is not None else ""
-    why = f"its runner has ended: {reason or lost or 'it was stopped'}"
+    usual = "its queries have caught up" if runner.gates.caught_up.is_complete else "it was stopped"
+    why = f"its runner has ended: {reason or lost or usual}"
     cause = Cause(cause="runner", detail=why)
     runner.controller.events.add("runner-ended", cause=cause, detail=why)
 

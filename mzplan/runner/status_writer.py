@@ -194,6 +194,14 @@ class StatusWriter:
         status = replace(last, epoch=self._epoch, heartbeat=time.time(), ended=reason)
         self._problems.attempt("the last status", lambda: self._store.write_status(status), None)
 
+    def write_caught_up(self) -> None:
+        """Write that this runner ends because its queries have caught up."""
+        if self.observed is not None:
+            now = time.time()
+            status = replace(self.observed, heartbeat=now, caught_up_at=now)
+            self._written = status
+            self._problems.attempt("the last status", lambda: self._store.write_status(status), None)
+
     def record(self) -> None:
         """Write a sample of each query every SAMPLE_INTERVAL seconds. The samples are only for people."""
         now = self._clock()

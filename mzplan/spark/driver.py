@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # process for each: some twenty per micro-batch. Both managers write a temporary file and rename it.
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 
+UNTIL_CAUGHT_UP = "200ms"  # between two triggers of a query that only reads what is there
+_REPORTS_WITHOUT_INPUT = {"spark.sql.streaming.noDataProgressEventInterval": "100"}  # milliseconds
+
 
 class SparkDriver:
     """The base of an executor. Methods may be called from several threads."""
@@ -51,10 +54,11 @@ class SparkDriver:
                 return
             self._installation = Installation()
             is_local = local_path(self._warehouse) is not None
+            reports = _REPORTS_WITHOUT_INPUT if self._context.until_caught_up else {}
             local = {CHECKPOINT_FILES: current_line().local_checkpoints} if is_local else {}
             spark = open_session(
                 f"mzplan {self._context.project}",
-                {**local, **self._context.options},
+                {**local, **reports, **self._context.options},
                 self._context.packages,
             )
             self._listen(spark)

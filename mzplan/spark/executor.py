@@ -42,7 +42,7 @@ from mzplan.schema.user_functions import FunctionName, function_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, table_at
-from mzplan.spark.driver import SparkDriver
+from mzplan.spark.driver import UNTIL_CAUGHT_UP, SparkDriver
 from mzplan.spark.function_releases import loaded_function, require_release
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.maintenance import compact_target, first_copy, measure_backlog, vacuum
@@ -100,6 +100,7 @@ class SparkExecutor(SparkDriver):
             source_runs=self._source_runs,
             sessions=QuerySessions(self._progress),
             tasks=self._tasks,
+            interval=UNTIL_CAUGHT_UP if context.until_caught_up else None,
         )
 
     def close(self) -> None:

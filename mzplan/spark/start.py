@@ -56,7 +56,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartContext:
-    """The objects that all starts of one executor share. `source_runs`: returns whether a source runs."""
+    """The objects that all starts of one executor share.
+
+    `source_runs`: returns whether a source runs. `interval`: see `trigger_interval`.
+    """
 
     warehouse: str
     connectors: Connectors
@@ -67,6 +70,7 @@ class StartContext:
     source_runs: Callable[[Address], bool]
     sessions: QuerySessions
     tasks: TasksUnderWay
+    interval: str | None = None
 
 
 class QueryStart:
@@ -215,7 +219,7 @@ class QueryStart:
         writer = writer.queryName(name).option("checkpointLocation", self._checkpoint.spark)
         if once:  # not availableNow, which would also read newer data
             return writer.trigger(once=True).start()
-        return writer.trigger(processingTime=trigger_interval(query)).start()
+        return writer.trigger(processingTime=trigger_interval(query, self._context.interval)).start()
 
     def _use_scheduler_pool(self) -> None:
         """Run this thread's jobs, and the jobs of a query that it starts, in the query's scheduler pool."""

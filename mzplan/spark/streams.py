@@ -43,9 +43,12 @@ SKIP_CHANGES = {"skipChangeCommits": "true"}
 _ALL_FILES = 2**31 - 1
 
 
-def trigger_interval(query: ResolvedQuery) -> str:
-    """Return the trigger's interval in Spark's words: `"500ms"` becomes `"500 milliseconds"`."""
-    return f"{milliseconds(query.body['trigger']['interval'])} milliseconds"
+def trigger_interval(query: ResolvedQuery, interval: str | None = None) -> str:
+    """Return the trigger's interval in Spark's words: `"500ms"` becomes `"500 milliseconds"`.
+
+    `interval`: the interval of all queries, if they don't have their own.
+    """
+    return f"{milliseconds(interval or query.body['trigger']['interval'])} milliseconds"
 
 
 def source_writer(
