@@ -22,6 +22,7 @@ from mzplan.operations.project import open_project
 from mzplan.schema.description import Description, describe
 from mzplan.secrets.references import Secrets
 from mzplan.spark.collections import Collections
+from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.projection import outputs_of
 from mzplan.spark.streams import rows_read, source_writer, trigger_interval
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
@@ -102,6 +103,7 @@ class BareLoop:
                 rewriting=self.collections.rewriting(collection),
                 count_letters=lambda records: None,
                 guard=None,
+                expectations=StepExpectations(query, checkpoint, collection, lambda counted: None),
             )
         else:
             is_new = not checkpoint.log.has_begun()

@@ -18,6 +18,18 @@ from referencing.jsonschema import DRAFT202012
 SPEC = "https://openlineage.io/spec/2-0-2/OpenLineage.json"
 TEXT = {"type": "string", "minLength": 1}
 FACETS = {  # further facets, as the specification describes them
+    "DataQualityAssertionsDatasetFacet": {
+        "required": ["assertions"],
+        "properties": {
+            "assertions": {
+                "type": "array",
+                "items": {
+                    "required": ["assertion", "success"],
+                    "properties": {"assertion": TEXT, "success": {"type": "boolean"}},
+                },
+            },
+        },
+    },
     "SQLJobFacet": {"required": ["query"], "properties": {"query": TEXT, "dialect": TEXT}},
     "SourceCodeLocationJobFacet": {
         "required": ["type", "url"],

@@ -19,6 +19,7 @@ from mzplan.model.stored import (
     Instant,
 )
 from mzplan.model.tasks import TaskOutcome, TaskProgress
+from mzplan.model.violations import ViolationCount
 
 DIGITS = 3  # of a measure, after the decimal point
 
@@ -57,6 +58,7 @@ class RunFacts:
     - `tasks_done`: the newest finished tasks of the query's generation.
     - `started_because`: why this run was started; None if another runner started it.
     - `refreshed`: how the last step of a current view has computed its rows, as a clause.
+    - `violations`: how often rows have violated each of the query's expectations (`expect`), by name.
     - `batch_seconds`: the duration of this run's last micro-batch.
     - `latency_seconds`: the age of that micro-batch's oldest record when the micro-batch ended
       (docs/metrics.md); None if unknown.
@@ -80,6 +82,7 @@ class RunFacts:
     tasks_done: tuple[TaskOutcome, ...] = field(default=(), metadata=SPARSE)
     started_because: Cause | None = field(default=None, metadata=SPARSE)
     refreshed: str | None = field(default=None, metadata=SPARSE)
+    violations: Mapping[str, ViolationCount] = field(default_factory=dict, metadata=SPARSE)
     batch_seconds: float | None = field(
         default=None, metadata=measure("Batch duration", "Duration of the last micro-batch.")
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,7 +38,9 @@ class StepOutcome:
 
     - `late_rows`: how many rows it dropped as late.
     - `watermark`: the watermark after it, in milliseconds since the epoch; None without one.
+    - `violations`: how many of its rows violate each expectation, by name.
     """
 
     late_rows: int = 0
     watermark: int | None = None
+    violations: Mapping[str, int] = field(default_factory=dict)

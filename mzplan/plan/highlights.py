@@ -10,6 +10,7 @@ from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.state import ResourceState
 from mzplan.plan.query_change import has_same_query
 from mzplan.schema.dialect import Json
+from mzplan.schema.expectations import EXPECT, deciding_rows
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.loading import load_schema
 from mzplan.schema.properties import leads
@@ -65,7 +66,7 @@ def row_changes(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
     """Return the changes that lead to other rows in targets, with the deciding fields (`x-rows`)."""
     changes = []
     for change in plan.changes:
-        fields = tuple(field for field in change.fields if _has_keyword(change, field, "x-rows"))
+        fields = tuple(field for field in change.fields if _decides_rows(change, field))
         if fields and not has_same_query(change):
             changes.append((change, fields))
     return changes
@@ -79,8 +80,8 @@ def row_fields(change: Change) -> tuple[FieldChange, ...]:
     return tuple(
         field
         for field in change.fields
-        if not {"x-rows", "x-affects-rows"}.isdisjoint(kind.property_schema(tuple(field.path.split("."))))
-        or _has_keyword(change, field, "x-rows")
+        if "x-affects-rows" in kind.property_schema(tuple(field.path.split(".")))
+        or _decides_rows(change, field)
     )
 
 
@@ -102,6 +103,16 @@ def _server_fields(change: Change) -> Iterator[FieldChange]:
         repointed = repointed and change.after.references[field.path].is_connection
         if repointed or is_instance or _has_keyword(change, field, "x-server"):
             yield field
+
+
+def _decides_rows(change: Change, field: FieldChange) -> bool:
+    """Whether the field's property decides which rows a step writes; not so if rows are only counted."""
+    if field.property_name == EXPECT and change.before is not None and change.after is not None:
+        records = (change.before, change.after)
+        before, after = (deciding_rows(record.body).get(EXPECT, {}) for record in records)
+        named = field.path.split(".")[1:2] or {*before, *after}
+        return any(before.get(name) != after.get(name) for name in named)
+    return _has_keyword(change, field, "x-rows")
 
 
 def _has_keyword(change: Change, field: FieldChange, keyword: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from mzplan.model.address import natural, natural_item
 from mzplan.model.codec import encode
 from mzplan.model.observed import MEASURES, CanaryVerdict, Condition
 from mzplan.model.state import Canary, ProjectStatus, QueryStatus
+from mzplan.model.violations import ViolationCount
 from mzplan.render.cause_text import cause_to_json
 from mzplan.render.resumption import task_to_json
 from mzplan.render.status_notes import lag_unit, observed
@@ -121,10 +122,15 @@ def query_to_json(query: QueryStatus) -> dict[str, Any]:
         "counters": encode(replace(seen.counters, starts={})) if seen.counters else None,
         "starts": dict(seen.counters.starts) if seen.counters else {},
         "started_because": cause_to_json(seen.started_because) if seen.started_because else None,
+        **({"violations": _violations_to_json(seen.violations)} if seen.violations else {}),
         **({"refreshed": seen.refreshed} if seen.refreshed else {}),
         **({"tasks": _tasks_to_json(query)} if resource.own_tasks else {}),
         **({"task": encode(seen.task)} if seen.task is not None else {}),
     }
+
+
+def _violations_to_json(violations: Mapping[str, ViolationCount]) -> dict[str, Any]:
+    return {name: encode(counted) for name, counted in sorted(violations.items())}
 
 
 def _tasks_to_json(query: QueryStatus) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from mzplan.model.cause import NEW
 from mzplan.model.observed import MEASURES, Observation, RunFacts
 from mzplan.model.state import QueryStatus, ResourceState
 from mzplan.model.times import instant_text
-from mzplan.model.words import size
+from mzplan.model.words import count, size
 from mzplan.render.cause_text import cause_in_words
 from mzplan.render.text import paragraph, safe
 
@@ -97,6 +97,15 @@ def _left_out(query: QueryStatus) -> str:
     return f"{records} {'set aside' if kept else 'skipped'} since it was started"
 
 
+def _violations(query: QueryStatus) -> str:
+    """Return `3 rows violate positive, last in step 12`, one line for each violated expectation."""
+    return "\n".join(
+        f"{count(counted.rows, 'row violates', 'rows violate')} {name}, last in step {counted.last_step}"
+        for name, counted in sorted(observed(query).violations.items())
+        if counted.rows
+    )
+
+
 def _state(query: QueryStatus) -> str:
     """Return `state rows 1,234; state size 5.2 MiB; watermark …; late rows 3`, without zeros.
 
@@ -168,6 +177,7 @@ NOTES = (
     _held,
     _warning,
     _left_out,
+    _violations,
     _written_with,
     _function,
     _state,

@@ -77,7 +77,7 @@ class RunnerCollector:
             yield family
         observed = runner.status.observed
         for name, help_, labels, samples in self._query_metrics(observed):
-            is_counter = name in (*_COUNTER_HELP, *_RUN_COUNTERS, "starts")
+            is_counter = name in (*_COUNTER_HELP, *_RUN_COUNTERS, "starts", "violations")
             make = CounterMetricFamily if is_counter else GaugeMetricFamily
             metrics = make(f"mzplan_query_{name}", help_, labels=[_INSTANCE, "query", *labels])
             for query, *values, value in samples:
@@ -127,6 +127,12 @@ class RunnerCollector:
         counted = [(address, o.counters) for address, o in queries if o.counters is not None]
         for name, help_ in _COUNTER_HELP.items():
             yield name, help_, (), [(address, getattr(counters, name)) for address, counters in counted]
+        violations = [
+            (address, name, float(counted.rows))
+            for address, o in queries
+            for name, counted in sorted(o.violations.items())
+        ]
+        yield "violations", "Rows that violated the expectation.", ("expectation",), violations
         starts = [(a, cause, number) for a, counters in counted for cause, number in counters.starts.items()]
         yield "starts", "Starts by cause, since this runner leads.", ("cause",), starts
 

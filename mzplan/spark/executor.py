@@ -37,19 +37,21 @@ from mzplan.model.losses import FirstCopy
 from mzplan.model.observed import Counters
 from mzplan.model.tasks import TaskProgress
 from mzplan.schema.description import Description, InlinedConnection
+from mzplan.schema.expectations import EXPECT
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.user_functions import FunctionName, function_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.driver import UNTIL_CAUGHT_UP, SparkDriver
+from mzplan.spark.expectations import RowChecks
 from mzplan.spark.function_releases import loaded_function, require_release
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.maintenance import compact_target, first_copy, measure_backlog, vacuum
 from mzplan.spark.migration import RowMigration
 from mzplan.spark.pools import SchedulerPools, pool_count
 from mzplan.spark.progress import Progress, ProgressListener
-from mzplan.spark.projection import ensure_columns, outputs_of
+from mzplan.spark.projection import empty_rows, ensure_columns, outputs_of
 from mzplan.spark.query import RunningQuery
 from mzplan.spark.relational_streams import require_place, tables_in_order
 from mzplan.spark.start import QueryStart, StartContext
@@ -217,6 +219,9 @@ class SparkExecutor(SparkDriver):
         problems += _refusals(lambda: check_arguments(spark, query))
         if secrets.are_proposed and (function := _uncommitted(description)) is not None:
             return (*problems, Diagnostic.of("MZ365.uncommitted", address=address, function=function))
+        if EXPECT in query.body:
+            position = self._connectors.position(description)
+            problems += _refusals(lambda: RowChecks(empty_rows(spark, query.columns, position), query))
         if description.reads and address.writes_collection:
             problems += _refusals(lambda: self._require_view(spark, query))
         else:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, error
@@ -57,7 +57,7 @@ class InterruptedSteps:
         under its current description. Raises OSError, and MzplanError MZ063 if the sink was stopped.
         """
         kind = resource_kind(description.address.kind, description.type)
-        rows = {name: description.body[name] for name in kind.row_properties if name in description.body}
+        rows = _row_properties(description)
         history, step = checkpoint.descriptions(), checkpoint.log.unfinished()
         start = history.to_finish(step, rows)
         first = checkpoint.log.committed() + 1
@@ -70,9 +70,7 @@ class InterruptedSteps:
                     raise error("MZ063.stopped-in-step", address=description.address, step=step)
                 # The history keeps the old description for the next start: the failure may be temporary.
                 running.warn(_not_finished(description.address, step, problem))
-        now = history.extended_by(StepDescription(step=first, digest=description.digest, rows=rows))
-        if now != history:
-            checkpoint.record_descriptions(now)
+        record_description(description, checkpoint, first)
 
     def finish(
         self, description: Description, checkpoint: Checkpoint, finishing: RunningQuery, run_once: RunOnce
@@ -109,6 +107,19 @@ class InterruptedSteps:
             with self._lock:
                 self._running = [query for query in self._running if query is not finishing]
         return (finishing.end_failure or Failure("", "")).text
+
+
+def record_description(description: Description, checkpoint: Checkpoint, first: int) -> None:
+    """Record the description under which the steps from `first` on begin. Raises OSError."""
+    history, rows = checkpoint.descriptions(), _row_properties(description)
+    now = history.extended_by(StepDescription(step=first, digest=description.digest, rows=rows))
+    if now != history:
+        checkpoint.record_descriptions(now)
+
+
+def _row_properties(description: Description) -> dict[str, Any]:
+    kind = resource_kind(description.address.kind, description.type)
+    return {name: description.body[name] for name in kind.row_properties if name in description.body}
 
 
 def _not_finished(address: Address, step: int, why: str) -> Diagnostic:

@@ -145,15 +145,23 @@ def _accepts(rows: DataFrame, item: str) -> bool:
 
 def rows_where(rows: DataFrame, text: str, query: ResolvedQuery) -> DataFrame:
     """Return the rows that meet a condition. Raises the same errors as `project`."""
-    place = _WORDS[query.address.kind].condition
+    return rows.where(row_condition(rows, text, query, _WORDS[query.address.kind].condition))
+
+
+def row_condition(rows: DataFrame, text: str, query: ResolvedQuery, place: str, hint: str = "") -> str:
+    """Return the checked SQL of a condition over these rows. Raises the same errors as `project`.
+
+    `place`, `hint`: the place of the condition, and how to write it, for messages.
+    """
     try:
-        met = rows.where(_sql(parse_where(text), place, rows, query))
+        sql = _sql(parse_where(text), place, rows, query)
+        met = rows.where(sql)
     except MzplanError:
         raise
     except Exception as problem:
-        raise _refused(query, problem, place, rows.columns) from None
+        raise _refused(query, problem, place, rows.columns, hint) from None
     _require_allowed(met, rows, place, query)
-    return met
+    return sql
 
 
 def _require_allowed(rows: DataFrame, base: DataFrame, place: str, query: ResolvedQuery) -> None:
@@ -280,12 +288,14 @@ def _capitalized(place: str) -> str:
     return place if place.startswith(("select", "where")) else f"{place[0].upper()}{place[1:]}"
 
 
-def _refused(query: ResolvedQuery, problem: Exception, place: str, columns: Sequence[str]) -> MzplanError:
+def _refused(
+    query: ResolvedQuery, problem: Exception, place: str, columns: Sequence[str], hint: str = ""
+) -> MzplanError:
     return error(
         "MZ019.spark-refuses-expression",
         address=query.address,
         place=place,
         problem=spark_message(problem),
-        advice=_WORDS[query.address.kind].hint,
+        advice=hint or _WORDS[query.address.kind].hint,
         columns=columns,
     )

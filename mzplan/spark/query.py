@@ -14,6 +14,7 @@ from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.observed import Versions
 from mzplan.model.tasks import TaskOutcome
+from mzplan.model.violations import ViolationCount
 from mzplan.schema.user_functions import FunctionName
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
@@ -45,7 +46,7 @@ class RunningQuery:
     `error`: the error that our own code raised in a batch.
     `warning`: the run's last warning.
     `malformed_records`: how many malformed records the run skipped or stored as dead letters.
-    `resumed`, `tasks_done`, `refreshed`: see RunFacts.
+    `resumed`, `tasks_done`, `refreshed`, `violations`: see RunFacts.
     `interruptions`: functions that interrupt a batch that waits for a server.
     `was_idle`: whether the run has finished a trigger.
     `written_with`: the Spark and Delta that wrote the checkpoint before, if they differ from these.
@@ -79,6 +80,11 @@ class RunningQuery:
     lock: threading.Lock = field(default_factory=threading.Lock)
     foreign_changes: ForeignChanges | None = None
     refreshed: str | None = None
+    violations: Mapping[str, ViolationCount] = field(default_factory=dict)
+
+    def note_violations(self, violations: Mapping[str, ViolationCount]) -> None:
+        """Keep how often the rows of all steps have violated each expectation."""
+        self.violations = violations
 
     def note_refresh(self, how: str) -> None:
         """Keep how the last step of a current view has computed its rows."""
@@ -193,6 +199,7 @@ class RunningQuery:
             null_time_rows=newest.null_time_rows,
             tasks_done=self.tasks_done,
             refreshed=self.refreshed,
+            violations=self.violations,
         )
 
     def _find_ending(self) -> Failure:

@@ -18,6 +18,7 @@ from mzplan.model.address import Place
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table, table_at
+from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.projection import ensure_columns, outputs_of, with_all_columns
 from mzplan.spark.query_trees import analysed_plan, nodes_of
 from mzplan.spark.stream_rules import require_stream
@@ -42,6 +43,7 @@ class RelationalRun:
     `fail`: takes the error of a micro-batch.
     `rewriting`: the lock on rewriting the files of the view's collection.
     `compute`: the function that computes the rows; None for SQL.
+    `expectations`: check the rows of each step.
     `finishing`: whether the run finishes an interrupted step. It may use an earlier query, with fewer columns
     than the collection has by now.
     """
@@ -56,6 +58,7 @@ class RelationalRun:
     rewriting: AbstractContextManager[Any]
     compute: Compute | None
     finishing: bool
+    expectations: StepExpectations
 
     def writer(self, session: SparkSession, streams: Mapping[str, DataFrame]) -> DataStreamWriter:
         """Return the writer of the view's rows.
@@ -75,6 +78,8 @@ class RelationalRun:
         self.checkpoint.log.fit_sources(read)
         if self.query.keys:
             return rows.writeStream.outputMode("update").foreachBatch(self._update)
+        if self.expectations.any:
+            return with_time(rows).writeStream.outputMode("append").foreachBatch(self._append)
         # Spark's own Delta sink names the steps.
         writer = with_content_hash(rows, *(oldest(rows) if self.compute else ())).writeStream.format("delta")
         return writer.outputMode("append").option("path", self.collection)
@@ -82,18 +87,28 @@ class RelationalRun:
     def _update(self, batch: DataFrame, step: int) -> None:
         """Merge the rows of the changed groups."""
         with self._writing():
-            # Computing the batch again would commit the query's state again. Spark can't cache rows ordered
-            # by a column that isn't among them; a shuffle discards the order.
-            batch = batch.repartition(int(self.query.body["partitions"])).persist()
+            batch = self._cacheable(batch).persist()  # computing it again would commit the state again
             try:
                 keys = (f.col(quoted(key)) for key in self.query.keys)
                 counted = batch.groupBy(*keys).agg(f.count(f.lit(1)).alias(_ROWS))
                 if not counted.where(f.col(_ROWS) > 1).isEmpty():
                     raise several_rows_for_one_key(self.query)
-                with self.rewriting:
-                    merge(batch, step, table_at(self.collection), self.query.keys)
+                with self.expectations.checked(batch, step, cached=True) as rows, self.rewriting:
+                    merge(rows, step, table_at(self.collection), self.query.keys)
             finally:
                 batch.unpersist()
+
+    def _append(self, batch: DataFrame, step: int) -> None:
+        """Append the rows of a micro-batch that meet the expectations."""
+        with self._writing(), self.expectations.checked(self._cacheable(batch), step) as rows:
+            append(rows, step, self.collection)
+
+    def _cacheable(self, batch: DataFrame) -> DataFrame:
+        """Return the rows without their order.
+
+        Spark can't cache rows that are ordered by a column that isn't among them.
+        """
+        return batch.repartition(int(self.query.body["partitions"]))
 
     def _add_joined(self, batch: DataFrame, step: int) -> None:
         """Append the rows of a micro-batch, joined with one version of each snapshot."""
@@ -118,7 +133,9 @@ class RelationalRun:
             for name, read in description.snapshots.items()
         }
         (stream,) = description.reads
-        append(self._computed(session, {stream: batch}, tables), step, self.collection)
+        joined = self._computed(session, {stream: batch}, tables)
+        with self.expectations.checked(joined, step) as rows:
+            append(rows, step, self.collection)
 
     def _computed(
         self, session: SparkSession, streams: Mapping[str, DataFrame], tables: Mapping[str, DataFrame]

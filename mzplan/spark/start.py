@@ -17,10 +17,12 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Versions
 from mzplan.schema.description import CollectionRead, Description, writes_all
+from mzplan.schema.expectations import EXPECT
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, read_table
 from mzplan.spark.current.run import CurrentRun
+from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.foreign_changes import ForeignChanges
 from mzplan.spark.function_releases import loaded_function, take_release
 from mzplan.spark.interrupted_steps import InterruptedSteps
@@ -104,6 +106,10 @@ class QueryStart:
             None if description.address.writes_collection or input_ is None else input_.place,
             writes_all_rows=writes_all(description.body),
             recomputes=is_current_view(query),
+            expects=EXPECT in query.body,
+        )
+        self._expectations = StepExpectations(
+            query, self._checkpoint, self._collection, running.note_violations
         )
 
     def submit(self, versions: Versions | None) -> StreamingQuery:
@@ -125,7 +131,11 @@ class QueryStart:
         if description.address.writes_collection:
             require_not_migrated(self._context.warehouse, description.address, description.place)
             self._migrate_rows()
+        if description.address.reads_upstream:
+            self._expectations.begin()
         self._do_tasks()
+        if description.address.writes_collection:
+            self._expectations.report()
         running.step = checkpoint.log.committed()
         running.resumed = resume_point(checkpoint, running.step)
         if description.reads:
@@ -184,6 +194,7 @@ class QueryStart:
             resolve=self._resolve,
             sink_run=partial(self._sink_run, is_new=False),
             count_malformed=running.count_malformed,
+            expectations=self._expectations,
             under_way=self._context.tasks,
         )
         running.tasks_done = do_open_tasks(context, self._prepare_tasks)
@@ -253,6 +264,7 @@ class QueryStart:
             rewriting=self._context.collections.rewriting(self._collection),
             count_letters=self._running.count_malformed,
             guard=connector.guard(query),
+            expectations=self._expectations,
         )
 
     def _relational_writer(self, *, finishing: bool) -> DataStreamWriter:
@@ -269,6 +281,7 @@ class QueryStart:
             rewriting=context.collections.rewriting(self._collection),
             compute=compute_of(context.connectors, query),
             finishing=finishing,
+            expectations=self._expectations,
         )
         streams = {
             name: collection_stream(session, query, read, run.paths[name], begins=begins)
@@ -291,6 +304,7 @@ class QueryStart:
             fail=self._running.fail,
             refreshed=self._running.note_refresh,
             rewriting=context.collections.rewriting(self._collection),
+            expectations=self._expectations,
         )
         streams = {
             name: collection_stream(session, query, read, run.paths[name], begins=False, unlimited=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from mzplan.schema.columns import Column
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.source_columns import keys_of
 from mzplan.spark.collections import table_at
+from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.projection import project, read_by
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.replay import versions_of
@@ -61,16 +62,17 @@ def source_writer(
     rewriting: AbstractContextManager[Any],
     count_letters: Callable[[int], None],
     guard: Callable[[int], None] | None,
+    expectations: StepExpectations,
 ) -> DataStreamWriter:
     """Return the writer of a source's or view's rows to its collection.
 
     Rows that are only appended go through Spark's own Delta sink, unless steps are guarded; each step reports
     its hash. Changes of a keyed collection are merged, in one commit per step, under the lock `rewriting`.
-    Dead letters are stored before the good rows are written. `fail` takes the error of a batch,
-    `count_letters` the number of dead letters. `guard`: see SourceConnector.guard.
+    Dead letters are stored, and violations of `expectations` are counted, before the rows are written. `fail`
+    takes the error of a batch, `count_letters` the number of dead letters. `guard`: see SourceConnector.
     """
     letters = letters_of(connector, query, count_letters)
-    is_read_once = not query.keys and letters is None
+    is_read_once = not (query.keys or letters or expectations.any)
     observed_rows = with_content_hash(rows, *oldest(rows)) if is_read_once else with_time(rows)
     if is_read_once and guard is None:
         return observed_rows.writeStream.format("delta").outputMode("append").option("path", collection)
@@ -97,10 +99,8 @@ def source_writer(
         try:
             if guard is not None:
                 guard(step)
-            if letters is None:
-                return write_rows(batch, step)
-            with letters.split_off(batch, step) as good:
-                return write_rows(good, step)
+            with rows_to_write(batch, step, letters, expectations) as checked:
+                write_rows(checked, step)
         except BaseException as problem:
             fail(problem)
             raise
@@ -115,6 +115,19 @@ def letters_of(
     if query.body.get("on_error") != WORD:
         return None
     return DeadLetters(query, partial(connector.send_letters, query=query), count_letters)
+
+
+@contextmanager
+def rows_to_write(
+    batch: DataFrame, step: int, letters: DeadLetters | None, expectations: StepExpectations
+) -> Iterator[DataFrame]:
+    """Store the dead letters of a source's step, count its violations, and yield the rows to write."""
+    if letters is None:
+        with expectations.checked(batch, step) as rows:
+            yield rows
+    else:
+        with letters.split_off(batch, step) as good, expectations.checked(good, step, cached=True) as rows:
+            yield rows
 
 
 def rows_read(spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool) -> DataFrame:

@@ -13,6 +13,7 @@
     <warehouse>/checkpoints/<id>/g<n>/migrated.json
     <warehouse>/checkpoints/<id>/g<n>/read.json
     <warehouse>/checkpoints/<id>/g<n>/snapshots    see snapshot_versions.py
+    <warehouse>/checkpoints/<id>/g<n>/violations   see violations.py
 
 - `collection.json`: the id of the source's table. If somebody removes the table, the running query creates it
   again. Without the id, nobody would notice the lost rows.

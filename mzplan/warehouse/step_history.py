@@ -20,6 +20,7 @@ from mzplan.warehouse.folder import decoding
 from mzplan.warehouse.log_entries import Commit
 from mzplan.warehouse.step_index import ForeignVersion, StepIndex
 from mzplan.warehouse.step_record import StepRecord, StepTask
+from mzplan.warehouse.violations import Violations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class StepHistory:
 
     - `source`: for a sink, the place of the collection that it reads.
     - `writes_all_rows`: whether a sink writes every row that it reads, so that the numbers of rows are equal.
+    - `recomputes`: whether it is a current view. `expects`: whether it has expectations.
     """
 
     def __init__(
@@ -48,11 +50,13 @@ class StepHistory:
         *,
         writes_all_rows: bool = True,
         recomputes: bool = False,
+        expects: bool = False,
     ):
         self._writes_all_rows = writes_all_rows
         self.warehouse = warehouse
         checkpoint = self._checkpoint = Checkpoint.of(warehouse, *place)
         self._current = CurrentSteps(checkpoint.folder) if recomputes else None
+        self._violations = Violations(checkpoint.folder) if expects else None
         self._table: str | None = None  # the id of the collection's table, once known
         self.is_source = source is None
         self.written = source or place  # the place of the collection
@@ -69,7 +73,7 @@ class StepHistory:
             migrated = self._checkpoint.migrated_rows() if records and records[0].step == 0 else None
             if migrated is not None:
                 records[0] = replace(records[0], migrated=migrated.generation)
-            return [self._with_refresh(record) for record in records]
+            return self._with_violations([self._with_refresh(record) for record in records])
         records = sink_tail(self.log, self.collection, last, upto)
         records = records if self._writes_all_rows else [replace(record, rows=None) for record in records]
         return [self._own_values(record) for record in records]
@@ -77,6 +81,16 @@ class StepHistory:
     def _with_refresh(self, record: StepRecord) -> StepRecord:
         step = self._current.at(record.step) if self._current is not None else None
         return replace(record, refreshed=step.summary()) if step is not None else record
+
+    def _with_violations(self, records: list[StepRecord]) -> list[StepRecord]:
+        if self._violations is None or not records:
+            return records
+        wanted = {record.step for record in records}.intersection(self._violations.steps())
+        found = {step: self._violations.at(step) for step in wanted}
+        return [
+            replace(record, violations=counted.rows) if (counted := found.get(record.step)) else record
+            for record in records
+        ]
 
     def foreign_commits(self, first: StepRecord) -> list[Commit]:
         """Return the commits after a step in which another writer changed rows of the collection.

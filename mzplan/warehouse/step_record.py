@@ -41,6 +41,7 @@ class StepRecord:
       again; they are equal if it read nothing from the upstream.
     - `migrated`: the generation whose rows this step has migrated. It is the first step of its generation.
     - `refreshed`: how a step of a current view has computed its rows, as a clause.
+    - `violations`: for sources and views, how many of its rows violate each expectation, by name.
     - `late`: for views that keep state, the late rows that this and all earlier steps dropped. For a step
       that Spark hasn't reported, all its rows behind the watermark.
     - `null_times`: for views that keep state, the rows with NULL as event time that they all read.
@@ -62,6 +63,7 @@ class StepRecord:
     task: StepTask | None = field(default=None, metadata=SPARSE)
     migrated: int | None = field(default=None, metadata=SPARSE)
     refreshed: str | None = field(default=None, metadata=SPARSE)
+    violations: Mapping[str, int] | None = field(default=None, metadata=SPARSE)
     late: Count | None = None
     null_times: Count | None = None
 

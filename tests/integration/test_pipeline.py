@@ -162,7 +162,7 @@ def test_a_change_repairs_a_source_whose_broker_is_gone(shop: OrdersShop, own_ka
         shop.declare(
             "repair",
             kafka_connection("rp_k", broker) + shop.connection("rp_pg"),
-            orders_source("rp_s", "rp_k", "repair"),
+            orders_source("rp_s", "rp_k", "repair") + "    expect: {named: {not_null: customer}}\n",
             orders_sink("rp_t", "rp_s", "rp_pg", "repaired"),
         )
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from mzplan.config.checks.declared_columns import check_columns
+from mzplan.config.checks.expectations import check_expectations
 from mzplan.config.checks.function_code import FunctionCode
 from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
 from mzplan.config.checks.query_files import QueryFiles
@@ -168,6 +169,8 @@ class Checker:
         check_columns(resource, kind, self.findings)
         if resource.address.writes_target and not wrong:
             check_sink(resource, self.declared, self.findings)
+        if resource.address.writes_collection and not wrong:
+            check_expectations(resource, self.findings)
         return self.findings.total == before
 
     def _instance(self, resource: Declaration, wrong: set[Path]) -> None:

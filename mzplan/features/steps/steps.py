@@ -14,6 +14,7 @@ from mzplan.operations.project import Project, Reporter, locked, read_state, unr
 from mzplan.operations.selection import Selection
 from mzplan.operations.status import select
 from mzplan.schema.description import writes_all
+from mzplan.schema.expectations import EXPECT
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.warehouse.damage import DamagedError
 from mzplan.warehouse.paths import absolute
@@ -85,7 +86,12 @@ def history_of(project: Project, state: State, resource: ResourceState) -> StepH
     if not resource.address.writes_collection:
         (source,) = resource.reads.values()
         return input_history(project, resource, state.resources[source])
-    return StepHistory(_warehouse(project), resource.place, recomputes=recomputes(resource.body))
+    return StepHistory(
+        _warehouse(project),
+        resource.place,
+        recomputes=recomputes(resource.body),
+        expects=EXPECT in resource.body,
+    )
 
 
 def input_history(project: Project, resource: ResourceState, source: ResourceState) -> StepHistory:

@@ -63,7 +63,15 @@ def _row(record: StepRecord, is_source: bool) -> tuple[str, ...]:
         _number(record.rows),
         _number(record.bytes) if is_source else _span(record.sources),
         "yes" if record.committed else "not yet",
-        _upstream(record),
+        _upstream(record) + _violations(record),
+    )
+
+
+def _violations(record: StepRecord) -> str:
+    """Return `; 3 rows violate positive` for each expectation that rows of the step violate."""
+    return "".join(
+        f"; {count(number, 'row violates', 'rows violate')} {name}"
+        for name, number in sorted((record.violations or {}).items())
     )
 
 

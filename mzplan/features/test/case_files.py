@@ -23,6 +23,7 @@ from mzplan.model.words import did_you_mean
 from mzplan.plan.commit import wanted_state
 from mzplan.schema.columns import Column
 from mzplan.schema.description import Description, describe
+from mzplan.schema.expectations import expectations_of
 from mzplan.schema.source_columns import columns_of, keys_of
 
 _SCHEMA = "test"
@@ -34,6 +35,7 @@ _ONLY: Mapping[tuple[str, ...], tuple[tuple[Kind, ...], str]] = {
     ("expect", "malformed"): (("source",), "Only records can be malformed."),
     ("expect", "after"): (("view", "sink"), "All records of a source are parsed at once."),
     ("expect", "late_rows"): (("view",), "Only a view with a watermark drops late rows."),
+    ("expect", "violations"): (("view", "source"), "Only sources and views have expectations."),
     ("expect", "watermark"): (("view",), "Only a view has a watermark."),
     ("expect", "state"): (("view",), "Only a view keeps state."),
 }
@@ -230,7 +232,25 @@ class _CaseReader:
                 problem=f"is {watermark!r}, not a time such as '2026-01-31 12:00:00'",
                 where="",
             )
-        return ExpectedStep(rows=rows, late_rows=written.get("late_rows"), watermark=mark)
+        violations = written.get("violations", {})
+        self._check_violations(violations, (*path, "violations"))
+        return ExpectedStep(
+            rows=rows, late_rows=written.get("late_rows"), watermark=mark, violations=violations
+        )
+
+    def _check_violations(self, violations: Mapping[str, int], path: Path) -> None:
+        """Report names that aren't those of the query's expectations."""
+        names = [expectation.name for expectation in expectations_of(self._description.body)]
+        for name in violations:
+            if name not in names:
+                self._findings.add(
+                    "MZ350.unknown-expectation",
+                    self._entry.location((*path, name), True),
+                    address=self._description.address,
+                    name=name,
+                    names=names,
+                    near=did_you_mean(name, names),
+                )
 
     def _rows(self, value: Any, path: Path) -> WrittenRows:
         """Return expected rows, checked against the columns if Spark isn't needed to know them."""

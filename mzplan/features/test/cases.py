@@ -20,13 +20,14 @@ Step = Mapping[str, tuple[GivenRow, ...]]
 class ExpectedStep:
     """What a test expects after a step; None for what it doesn't mention.
 
-    - `late_rows`: of this step, or, after the last one, of all steps.
+    - `late_rows`, `violations`: of this step, or, after the last one, of all steps.
     - `watermark`: in milliseconds since the epoch.
     """
 
     rows: WrittenRows | None = None
     late_rows: int | None = None
     watermark: int | None = None
+    violations: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

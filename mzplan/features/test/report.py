@@ -19,6 +19,7 @@ _CELL = 60  # characters
 _ROWS = 20  # rows of each kind
 _NOUNS = {
     "late_rows": "late rows",
+    "violations": "violations",
     "watermark": "watermark",
     "malformed": "malformed records",
     "error": "error",

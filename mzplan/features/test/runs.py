@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,7 +31,7 @@ from mzplan.spark.trials.trial import SinkTrial, Trial, ViewTrial
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_Subject = Literal["rows", "late_rows", "watermark", "malformed", "error", "state"]
+_Subject = Literal["rows", "late_rows", "violations", "watermark", "malformed", "error", "state"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +147,11 @@ class _Check:
         for step, expected in sorted(case.after.items()):
             self._expectations(expected, step, trial, outcomes[step - 1])
         late = sum(outcome.late_rows for outcome in outcomes)
-        self._expectations(case.finally_, None, trial, replace(outcomes[-1], late_rows=late))
+        violations: Counter[str] = Counter()
+        for outcome in outcomes:
+            violations.update(outcome.violations)
+        summed = replace(outcomes[-1], late_rows=late, violations=violations)
+        self._expectations(case.finally_, None, trial, summed)
 
     def records(self, bench: TrialBench) -> None:
         """Parse the records of a source. Raises MzplanError."""
@@ -158,6 +163,7 @@ class _Check:
                 keys_of(description.type, description.body),
             )
             self._rows(case.finally_.rows, None, parsed.rows, columns, keys)
+        self._violations(case.finally_.violations, parsed.violations, None)
         reasons = parsed.malformed
         wanted = case.malformed if case.malformed is not None else 0
         if isinstance(wanted, int):
@@ -189,9 +195,15 @@ class _Check:
             self._rows(expected.rows, step, rows, trial.columns, trial.keys)
         if expected.late_rows is not None and expected.late_rows != late:
             self._differs("late_rows", step, str(expected.late_rows), str(late))
+        self._violations(expected.violations, outcome.violations, step)
         if expected.watermark is not None and expected.watermark != watermark:
             found = instant_text(watermark) if watermark is not None else "no watermark"
             self._differs("watermark", step, instant_text(expected.watermark), found)
+
+    def _violations(self, expected: Mapping[str, int], found: Mapping[str, int], step: int | None) -> None:
+        for name, number in expected.items():
+            if number != found.get(name, 0):
+                self._differs("violations", step, f"{number} of {name}", f"{found.get(name, 0)}")
 
     def _rows(
         self,

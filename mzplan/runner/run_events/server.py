@@ -19,6 +19,9 @@ from openlineage.client.generated import (
     column_lineage_dataset as of_columns,
 )
 from openlineage.client.generated import (
+    data_quality_assertions_dataset as quality,
+)
+from openlineage.client.generated import (
     error_message_run,
     job_type_job,
     output_statistics_output_dataset,
@@ -35,6 +38,7 @@ from mzplan.connectors.api.lineage_names import LineageName
 from mzplan.connectors.unresolved import LineageEnd, QueryLineage, lineage_of
 from mzplan.runner.run_events.receiver import Receiver
 from mzplan.runner.run_events.watch import RefusedEventError, RunEvent
+from mzplan.schema.expectations import expectations_of
 from mzplan.secrets.resolved import shortened
 
 PRODUCER = f"pkg:pypi/mzplan@{__version__}"
@@ -141,7 +145,11 @@ def lineage_event(event: RunEvent, lineage: QueryLineage, namespace: str) -> spe
         spec.OutputDataset(
             namespace=end.name.namespace,
             name=end.name.name,
-            facets={**_schema(end), **_column_lineage(end, lineage)},
+            facets={
+                **_schema(end),
+                **_column_lineage(end, lineage),
+                **(_assertions(event) if number == 0 else {}),
+            },
             outputFacets=_statistics(event) if number == 0 else {},
         )
         for number, end in enumerate(lineage.outputs)
@@ -240,6 +248,29 @@ def _column_lineage(end: LineageEnd, lineage: QueryLineage) -> dict[str, Any]:
 def _input(name: LineageName, column: str, type_: str, subtype: str) -> of_columns.InputField:
     by = [of_columns.Transformation(type=type_, subtype=subtype)]
     return of_columns.InputField(namespace=name.namespace, name=name.name, field=column, transformations=by)
+
+
+def _assertions(event: RunEvent) -> dict[str, Any]:
+    """Return the expectations of a source or view, and whether rows have violated them since the last event.
+
+    The specification has this facet for inputs of tests that run later. Here, the query that writes the
+    dataset checks it.
+    """
+    found = [
+        quality.Assertion(
+            assertion=e.property if e.property == "not_null" else "custom_sql",
+            success=not event.violations[e.name],
+            severity="error" if e.on_violation == "fail" else "warn",
+            name=e.name,
+            expected="0",
+            actual=str(event.violations[e.name]),
+            content=e.check,
+            contentType="sql",
+        )
+        for e in expectations_of(event.description.body)
+        if e.name in event.violations
+    ]
+    return {"dataQualityAssertions": quality.DataQualityAssertionsDatasetFacet(found)} if found else {}
 
 
 def _statistics(event: RunEvent) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from mzplan.controller.executor import QueryReport
@@ -43,6 +43,8 @@ class RunEvent:
     description: Description
     rows: int | None = None
     """The rows that the run has written so far, if known."""
+    violations: Mapping[str, int] = field(default_factory=dict)
+    """How many rows have violated each expectation since the run's last event, by name."""
     error: str | None = None
     """Why the run failed."""
     cause: Cause | None = None
@@ -57,7 +59,14 @@ class _Run:
     reported_at: float
     cause: Cause | None = None
     rows: int | None = None
+    violations: Mapping[str, int] = field(default_factory=dict)  # of all steps
+    reported_violations: Mapping[str, int] = field(default_factory=dict)  # with the last event
     is_over: bool = False
+
+    def new_violations(self) -> dict[str, int]:
+        """Return the violations since the last event, by expectation."""
+        before = self.reported_violations
+        return {name: rows - before.get(name, 0) for name, rows in self.violations.items()}
 
 
 class RunWatch:
@@ -105,13 +114,16 @@ class RunWatch:
         description = self._descriptions.get(name.address, {}).get((name.generation, name.digest))
         if description is None:  # no known description has this run's digest
             return False
-        self._runs[run_id] = _Run(description, self._clock(), report.started_because)
+        run = _Run(description, self._clock(), report.started_because)
+        run.violations = run.reported_violations = _rows_of(report)
+        self._runs[run_id] = run
         self._event("START", run_id)
         return True
 
     def _update(self, run_id: str, report: QueryReport) -> None:
         run = self._runs[run_id]
         run.rows = report.run_rows if report.run_rows is not None else run.rows
+        run.violations = _rows_of(report)
         if not report.active:
             self._end(run_id, "COMPLETE" if report.error is None else "FAIL", report.error)
         elif self._clock() - run.reported_at >= self._interval:
@@ -133,11 +145,13 @@ class RunWatch:
                 run_id=run_id,
                 description=run.description,
                 rows=run.rows,
+                violations=run.new_violations(),
                 error=error,
                 cause=run.cause,
                 revision=self.revision,
             )
         )
+        run.reported_violations = run.violations
 
     def _store_descriptions(self, overview: InstanceOverview) -> None:
         """Remember the descriptions that runs may have been started with."""
@@ -154,6 +168,10 @@ class RunWatch:
                     known[key] = description
                     if len(known) > _MAX_DESCRIPTIONS:
                         del known[next(iter(known))]
+
+
+def _rows_of(report: QueryReport) -> dict[str, int]:
+    return {name: counted.rows for name, counted in report.violations.items()}
 
 
 class RefusedEventError(Exception):

@@ -25,6 +25,7 @@ from mzplan.spark.current.affected import (
     trace_of_view,
 )
 from mzplan.spark.current.difference import difference, require_stored_types
+from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.projection import ensure_columns, outputs_of
 from mzplan.spark.view_sql import declared, rows_by_sql
 from mzplan.warehouse.checkpoint_log import position_after, table_of
@@ -50,6 +51,7 @@ class CurrentRun:
     `paths`: the path or URI of each collection that the view reads, by name.
     `fail`: takes the error of a step. `refreshed`: takes how a step has computed its rows, as a clause.
     `rewriting`: the lock on rewriting the files of the view's collection.
+    `expectations`: check the rows that a step inserts or updates.
     """
 
     session: SparkSession
@@ -61,6 +63,7 @@ class CurrentRun:
     fail: Callable[[BaseException], None]
     refreshed: Callable[[str], None]
     rewriting: AbstractContextManager[Any]
+    expectations: StepExpectations
 
     def plan(self) -> None:
         """Plan a step if the collection's rows follow from another query, or if there is no step yet.
@@ -165,8 +168,8 @@ class CurrentRun:
                 self._record(step, planned, began, count=changes.count, why=why, keys=keys)
                 failpoint(Failpoint.VIEW_COMPUTED)
                 if changes.count:
-                    with self.rewriting:
-                        merge(changes.rows, step, table_at(self.collection), self.query.keys)
+                    with self.expectations.checked(changes.rows, step, cached=True) as rows, self.rewriting:
+                        merge(rows, step, table_at(self.collection), self.query.keys)
             finally:
                 changes.close()
         finally:

@@ -10,7 +10,7 @@ from mzplan.connectors.api.tasks import range_of_backfill
 from mzplan.connectors.frames.merges import append, writing_as
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.tasks import Task, TaskOutcome
-from mzplan.spark.streams import letters_of
+from mzplan.spark.streams import letters_of, rows_to_write
 from mzplan.spark.tasks.interface import TaskContext, TaskKind, finish_step, next_step
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 
@@ -49,11 +49,9 @@ def _write(context: TaskContext, connector: SourceConnector, record: TaskRecord)
     spark, query = context.spark, context.query
     letters = letters_of(connector, query, context.count_malformed)
     with writing_as(spark, context.checkpoint.log.query_id() or ""):  # as the checkpoint's query does
-        rows = connector.replay(spark, query, record.start, record.end, lambda: ())
-        if letters is None:
-            return append(rows, record.step, context.collection)
-        with letters.split_off(rows, record.step) as good:
-            return append(good, record.step, context.collection)
+        replayed = connector.replay(spark, query, record.start, record.end, lambda: ())
+        with rows_to_write(replayed, record.step, letters, context.expectations) as rows:
+            append(rows, record.step, context.collection)
 
 
 BACKFILL = TaskKind(do=_do)

@@ -30,6 +30,7 @@ from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.model.words import count
 from mzplan.schema.columns import POSITION
 from mzplan.spark.collections import read_table
+from mzplan.spark.expectations import RowChecks
 from mzplan.spark.projection import rows_where
 from mzplan.spark.tasks.interface import TaskContext, TaskKind, finish_step, next_step
 from mzplan.warehouse.checkpoints import TaskRecord
@@ -60,13 +61,19 @@ def _do(context: TaskContext, task: Task) -> None:
         new = parsed.join(positions, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_anti")
         good = new.where(f"{DEAD} IS NULL").drop(DEAD)
         remaining = _reasons(new.where(f"{DEAD} IS NOT NULL").select(f"{DEAD}.reason"))
-        outcome = outcome_of(task, good.count(), positions.count(), remaining)
+        written = RowChecks(good, query).rows_that_stay(good).count()
+        dropped = good.count() - written
+        remaining += (("an expectation drops its row", dropped),) if dropped else ()
+        outcome = outcome_of(task, written, positions.count(), remaining)
         record = TaskRecord(task=task, outcome=outcome, step=number, details={"path": path})
         checkpoint.tasks.record(record)
         failpoint(Failpoint.DEAD_LETTERS_JOURNALED)
         context.note(f"writing {count(int(outcome.facts['rows']), 'row')} as step {number}")
-        with writing_as(context.spark, checkpoint.log.query_id() or ""):
-            append(good, number, context.collection)
+        with (
+            writing_as(context.spark, checkpoint.log.query_id() or ""),
+            context.expectations.checked(good, number, cached=True) as rows_to_write,
+        ):
+            append(rows_to_write, number, context.collection)
     finally:
         for rows in cached:
             rows.unpersist()

@@ -20,6 +20,7 @@ from mzplan.connectors.catalogue import Connectors
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.tasks import Task
 from mzplan.schema.description import Description
+from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.tasks.progress import TasksUnderWay
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 from mzplan.warehouse.collection_log import CollectionLog
@@ -37,6 +38,7 @@ class TaskContext:
     `resolve`: resolves another description of the same query.
     `sink_run`: returns the SinkRun for writing these columns.
     `count_malformed`: counts malformed records that are skipped or stored as dead letters.
+    `expectations`: check the rows of a source's step.
     `under_way`: shows how far the tasks are.
     """
 
@@ -49,6 +51,7 @@ class TaskContext:
     resolve: Callable[[Description], ResolvedQuery]
     sink_run: Callable[[tuple[Output, ...]], SinkRun]
     count_malformed: Callable[[int], None]
+    expectations: StepExpectations
     under_way: TasksUnderWay
 
     def note(self, text: str) -> None:

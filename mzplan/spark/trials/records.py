@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from mzplan.schema.columns import CHANGE, DELETE, POSITION, parse_columns
 from mzplan.schema.description import Description
 from mzplan.spark import failures
 from mzplan.spark.trials.bench import TrialBench
+from mzplan.spark.trials.expectations import TrialExpectations
 from mzplan.spark.trials.inputs import table_of, write_parquet
 
 if TYPE_CHECKING:
@@ -35,10 +36,14 @@ _REASON = "_mzplan_reason"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRecords:
-    """The rows of records, and the reason for each malformed record, in the records' order."""
+    """The rows of records, and the reason for each malformed record, in the records' order.
+
+    `violations`: how many rows violate each expectation of the source, by name.
+    """
 
     rows: pa.Table
     malformed: tuple[str, ...]
+    violations: Mapping[str, int]
 
 
 def parse_records(
@@ -53,6 +58,7 @@ def parse_records(
     if type(connector).parse is SourceConnector.parse or ROLE in description.connections:
         raise error("MZ351.no-records", address=description.address, type=description.type)
     query = replace(query, body={**query.body, "on_error": WORD})
+    expectations = TrialExpectations(query)
     with (
         tempfile.TemporaryDirectory(prefix="mzplan-test-") as folder,
         failures.raised_as("MZ063", f"Records of {description.address} can't be parsed", description.address),
@@ -62,14 +68,18 @@ def parse_records(
         rows = [_row(record, offset, topic) for offset, record in enumerate(records)]
         write_parquet(file, arrow_schema(parse_columns(_RECORD)), rows)
         parsed = connector.parse(read_parquet(bench.spark, [str(file)], _RECORD), query)
+        if expectations.any:
+            good, malformed = parsed.where(f"{DEAD} IS NULL"), parsed.where(f"{DEAD} IS NOT NULL")
+            parsed = expectations.checked(good, 0).unionByName(malformed)
         columns = [quoted(name) for name in parsed.columns if name not in (POSITION, DEAD)]
         reason = f"{DEAD}.reason AS {_REASON}"
         ordered = parsed.orderBy(f"{POSITION}.offset").selectExpr(*columns, reason)
         found: list[dict[str, Any]] = ordered.toArrow().to_pylist()
-    good = [row for row in found if row[_REASON] is None]
+    rows = [row for row in found if row[_REASON] is None]
     return ParsedRecords(
-        rows=table_of(arrow_schema(query.columns), _kept(good, query.keys)),
+        rows=table_of(arrow_schema(query.columns), _kept(rows, query.keys)),
         malformed=tuple(row[_REASON] for row in found if row[_REASON] is not None),
+        violations=expectations.violations_in(0),
     )
 
 

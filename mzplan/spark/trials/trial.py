@@ -31,6 +31,7 @@ from mzplan.spark.relational_streams import several_rows_for_one_key
 from mzplan.spark.stream_rules import require_stream
 from mzplan.spark.streams import rows_from
 from mzplan.spark.trials.bench import TrialBench
+from mzplan.spark.trials.expectations import TrialExpectations
 from mzplan.spark.trials.inputs import TrialInput, table_of
 from mzplan.spark.views import compute_of, is_current_view, is_relational_view, rows_of_view
 
@@ -67,6 +68,7 @@ class Trial(ABC):
         self._columns: tuple[Column, ...] = self._query.columns
         self._rows: list[Mapping[str, Any]] = []
         self._rows_after: dict[int, list[Mapping[str, Any]]] = {}
+        self._expectations = TrialExpectations(self._query)
 
     def run(self, steps: Sequence[Given]) -> list[StepOutcome]:
         """Run the query over the rows of each step. Return the outcomes. Raises MzplanError."""
@@ -115,6 +117,9 @@ class Trial(ABC):
         """
         return 2 if self._query.body.get("watermarks") else 1
 
+    def _step_of(self, number: int) -> int:
+        return number // self._batches_a_step
+
     def _write(self, steps: Sequence[Given]) -> None:
         for step, given in enumerate(steps):
             number = step * self._batches_a_step
@@ -130,7 +135,7 @@ class Trial(ABC):
             except BaseException as problem:
                 running.fail(problem)
                 raise
-            self._rows_after[number // self._batches_a_step] = list(self._rows)
+            self._rows_after[self._step_of(number)] = list(self._rows)
 
         checkpoint = str(self._folder / "checkpoint")
         writer = self._writer(session).foreachBatch(keep).queryName(str(self._name))
@@ -159,12 +164,15 @@ class Trial(ABC):
         marks: list[int | None] = [None] * steps
         for progress in query.recentProgress():
             batch = json.loads(progress.json())
-            step = int(batch["batchId"]) // self._batches_a_step
+            step = self._step_of(int(batch["batchId"]))
             if step < steps:
                 late[step] += late_rows_of(batch) or 0
                 mark = instant(str((batch.get("eventTime") or {}).get("watermark", "")))
                 marks[step] = mark or marks[step]
-        return [StepOutcome(late_rows=n, watermark=mark) for n, mark in zip(late, marks, strict=True)]
+        return [
+            StepOutcome(late_rows=n, watermark=mark, violations=self._expectations.violations_in(step))
+            for step, (n, mark) in enumerate(zip(late, marks, strict=True))
+        ]
 
 
 class ViewTrial(Trial):
@@ -212,6 +220,10 @@ class ViewTrial(Trial):
         keys = {self._key(row) for row in rows}
         if len(keys) < len(rows):
             raise several_rows_for_one_key(self._query)
+        if self._expectations.any:
+            changed = [row for row in rows if row not in self._rows]
+            frame = session.createDataFrame(table_of(arrow_schema(self._columns), changed))
+            self._expectations.checked(frame, self._step_of(number))
         return [{**row, CHANGE: DELETE} for row in self._rows if self._key(row) not in keys] + rows
 
     def _changes_of(self, batch: DataFrame, number: int) -> list[dict[str, Any]]:
@@ -221,9 +233,10 @@ class ViewTrial(Trial):
         if self._description.snapshots:
             (name,) = self._description.reads
             batch = self._computed(batch.sparkSession, {name: batch}, number)
-        if not is_relational_view(query):
-            return _values(latest_rows(batch, query.keys) if query.keys else batch)
-        changes = _values(batch)
+        with self._expectations.rows_to_write(batch, self._step_of(number)) as rows:
+            if not is_relational_view(query):
+                return _values(latest_rows(rows, query.keys) if query.keys else rows)
+            changes = _values(rows)
         if query.keys and len({self._key(row) for row in changes}) < len(changes):
             raise several_rows_for_one_key(query)
         return changes

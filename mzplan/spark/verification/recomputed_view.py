@@ -26,6 +26,7 @@ from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import quoted
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.words import count
+from mzplan.schema.expectations import deciding_rows
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.view_query import gives_same_rows
@@ -33,6 +34,7 @@ from mzplan.spark import failures
 from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.current.affected import computed_digest
+from mzplan.spark.expectations import rows_that_stay
 from mzplan.spark.query_trees import analysed_plan
 from mzplan.spark.streams import collection_stream
 from mzplan.spark.verification.source import Exactness, exactness_of
@@ -150,7 +152,7 @@ class RecomputedView:
         now = {name: self._query.description.body.get(name) for name in kind.row_properties}
         for begun in self._checkpoint.descriptions().entries:
             earlier = {name: begun.rows.get(name) for name in kind.row_properties}
-            if not gives_same_rows(kind, earlier, now):
+            if not gives_same_rows(kind, deciding_rows(earlier), deciding_rows(now)):
                 why = f"Its query was a different one at step {begun.step}, whose rows stay as they are."
                 raise _not_repeatable(self._query, why)
 
@@ -178,7 +180,8 @@ class RecomputedView:
             self._plan_closing(checkpoint, watermark)
             run()
         reader = session.read.schema(schema)
-        return (reader.parquet(str(written)) if written.exists() else reader.parquet()), exactness
+        computed = reader.parquet(str(written)) if written.exists() else reader.parquet()
+        return rows_that_stay(computed, query), exactness
 
     def _plan_all_rows(self, record: StepRecord, checkpoint: Path) -> int:
         """Plan a first micro-batch that reads all rows that the view had read after a step.

@@ -23,12 +23,14 @@ from mzplan.connectors.frames.types import ddl, read_parquet
 from mzplan.model.diagnostics import error
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
+from mzplan.schema.expectations import EXPECT, expectations_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.view_query import gives_same_rows, is_row_view, parse_view
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import QueryToVerify, close_command_session
+from mzplan.spark.expectations import rows_that_stay
 from mzplan.spark.expression_trees import class_of, short_name
 from mzplan.spark.query_trees import analysed_plan, elements, nodes_of
 from mzplan.spark.views import compute_of, own_session, rows_of_view
@@ -192,7 +194,7 @@ class ViewUpstream:
         self._require_fixed(query)
         files = files_of(self._collection, record)
         with failures.raised_as_gone("Its inputs"):
-            return content_hash(self._computed(query, files, record.step))
+            return content_hash(rows_that_stay(self._computed(query, files, record.step), query))
 
     def _description_of(self, step: int) -> Description:
         begun = self._descriptions.description_of(step)
@@ -254,6 +256,8 @@ def open_upstream(verified: QueryToVerify) -> Upstream:
         why = (
             "A keyed collection keeps no record that changed nothing, so a step's records can't be compared."
         )
+    if upstream is not None and any(e.on_violation == "drop" for e in expectations_of(query.body)):
+        why = "Its expectations drop rows. Only Spark can check them, and its upstream is read without Spark."
     if why:
         raise error("MZ092.not-rereadable", address=query.address, why=why)
     return upstream or SparkUpstream(verified.open_session(), connector, query)
@@ -270,7 +274,7 @@ class SparkUpstream:
         self._spark = spark
         self._connector = connector
         self._query = query
-        self._log = checkpoint.log
+        self._log, self._descriptions = checkpoint.log, checkpoint.descriptions()
         self.keeps_positions = bool(connector.keeps_positions)
 
     def close(self) -> None:
@@ -281,9 +285,16 @@ class SparkUpstream:
         """Return the step's rows. Raises GoneError if the step's range of the upstream is unknown."""
         if record.end is None or (record.start is None and self.keeps_positions):
             raise GoneError("The range of the upstream that it read is no longer known.")
-        return self._connector.replay(
+        rows = self._connector.replay(
             self._spark, self._query, record.start, record.end, lambda: self._files(record)
         )
+        return rows_that_stay(rows, self._query_of(record.step))
+
+    def _query_of(self, step: int) -> ResolvedQuery:
+        """Return the query with the expectations under which a step began."""
+        begun = self._descriptions.description_of(step)
+        now = {name: value for name, value in self._query.body.items() if name != EXPECT}
+        return replace(self._query, body={**now, **(begun.rows if begun is not None else {})})
 
     def _files(self, record: StepRecord) -> tuple[str, ...]:
         files = self._log.files(record.start, record.end)

@@ -31,6 +31,7 @@ sources:
     topic: people
     format: {type: json, schema: "name STRING, city STRING"}
     envelope: {type: upsert, key: [name]}
+    expect: {known: {check: city <> 'x', on_violation: drop}}
 views:
   spending:
     query: SELECT customer, count(*) AS orders, sum(amount) AS spent FROM orders GROUP BY customer
@@ -46,6 +47,19 @@ views:
     query: SELECT o.id, c.city FROM orders o LEFT JOIN customers c ON o.customer = c.name
     snapshots: [customers]
   halves: {query: "SELECT id, 10 / id AS half FROM orders"}
+  checked:
+    query: SELECT customer, amount FROM orders
+    expect: {positive: {check: amount > 0, on_violation: drop}, named: {not_null: customer}}
+  small:
+    query: SELECT customer, sum(amount) AS spent FROM orders GROUP BY customer
+    output: update
+    key: [customer]
+    expect: {small: {check: spent < 10, on_violation: drop}}
+  newest:
+    query: SELECT name, city FROM customers
+    output: current
+    key: [name]
+    expect: {short: {check: length(city) < 5}}
 sinks:
   large: {from: orders, type: console, select: [id, "amount * 2 AS twice"], where: amount > 5}
   cities_pg: {from: cities, connection: shop_pg, table: public.cities, mode: upsert, key: [name]}
@@ -110,7 +124,25 @@ tests:
       - {key: ada, value: {name: ada, city: x}}
       - {key: bob, value: {name: bob, city: y}}
       - {key: ada, value: null}
-    expect: {rows: [{name: bob, city: y}]}
+    expect: {rows: [{name: bob, city: y}], violations: {known: 1}}
+  an expectation drops rows:
+    view: checked
+    given:
+      orders:
+        - [{customer: ada, amount: 1}, {amount: 2}, {customer: bob, amount: 0}]
+        - [{customer: eve, amount: -1}]
+    expect:
+      after: {1: {violations: {positive: 1, named: 1}}}
+      rows: [{customer: ada, amount: 1.00}, {customer: null, amount: 2.00}]
+      violations: {positive: 2, named: 1}
+  a group that violates an expectation goes:
+    view: small
+    given: {orders: [[{customer: ada, amount: 9}, {customer: bob, amount: 1}], [{customer: ada, amount: 9}]]}
+    expect: {rows: [{customer: bob, spent: 1.00}], violations: {small: 1}}
+  only rows that a step changes are counted:
+    view: newest
+    given: {customers: [[{name: ada, city: London}, {name: bob, city: Rome}], [{name: bob, city: Paris}]]}
+    expect: {after: {2: {violations: {short: 1}}}, violations: {short: 2}}
 """
 WRONG = """\
 tests:
@@ -119,6 +151,10 @@ tests:
     given: {orders: [{id: 1, customer: ada, amount: 5.00}, {id: 2, customer: eve, amount: 6}]}
     expect: {rows: [{customer: ada, spent: 7.00}, {customer: zoe, spent: 6.00}]}
   wrong error: {view: halves, given: {orders: [{id: 1}]}, expect: {error: MZ064}}
+  wrong violations:
+    view: checked
+    given: {orders: [{customer: ada, amount: 0}]}
+    expect: {violations: {positive: 2}}
   an unexpected error: {view: halves, given: {orders: [{id: 0}]}, expect: {rows: []}}
 """
 
@@ -153,8 +189,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ElementTree.Elem
 def test_right_tests_pass(ran: tuple[Any, ElementTree.Element]) -> None:
     document, _ = ran
     failed = {test["name"]: test for test in document["tests"] if not test["passed"]}
-    assert set(failed) == {"wrong rows", "wrong error", "an unexpected error"}, failed
-    assert document["summary"] == {"passed": 10, "failed": 3}
+    assert set(failed) == {"wrong rows", "wrong error", "wrong violations", "an unexpected error"}, failed
+    assert document["summary"] == {"passed": 13, "failed": 4}
 
 
 def test_a_failure_says_what_differs(ran: tuple[Any, ElementTree.Element]) -> None:
@@ -167,13 +203,15 @@ def test_a_failure_says_what_differs(ran: tuple[Any, ElementTree.Element]) -> No
     assert changed["columns"] == ["spent"] and changed["found"]["spent"] == "5.00"
     (wrong,) = by_name["wrong error"]["failures"]
     assert (wrong["expected"], wrong["found"]) == ("MZ064", "no error")
+    (wrong,) = by_name["wrong violations"]["failures"]
+    assert (wrong["expected"], wrong["found"]) == ("2 of positive", "1")
     (problem,) = by_name["an unexpected error"]["diagnostics"]
     assert problem["code"] == "MZ064" and "division by zero" in problem["detail"]
 
 
 def test_junit_xml_lists_all_tests(ran: tuple[Any, ElementTree.Element]) -> None:
     suite = ran[1].find("testsuite")
-    assert suite is not None and (suite.get("tests"), suite.get("failures")) == ("13", "3")
+    assert suite is not None and (suite.get("tests"), suite.get("failures")) == ("17", "4")
 
 
 @pytest.mark.parametrize("name", ["test-a-view", "see-what-a-change-gives"])

@@ -106,6 +106,11 @@ def places(folder: Path) -> list[str]:
         ("a: {view: spending, expect: {after: {1: []}}}", '2:40 The test has no step "1"'),
         ("a: {view: spending, expect: {watermark: soon}}", "2:43 watermark is 'soon', not a time"),
         ("a: {sink: big, expect: {late_rows: 1}}", "2:27 `expect.late_rows` doesn't belong to the test"),
+        (
+            "a: {view: spending, expect: {violations: {x: 1}}}",
+            '2:45 view.spending has no expectation "x"',
+        ),
+        ("a: {sink: big, expect: {violations: {x: 1}}}", "2:27 `expect.violations` doesn't belong to"),
         ("a: {source: events, given: {x: []}, expect: {rows: []}}", "2:23 `given` doesn't belong to the"),
         ("a: {source: events, records: [{key: 1}], expect: {rows: []}}", "2:33 A record can't be read"),
         ("a: {view: spending, expect: {error: E1}}", '2:39 Wrong value for "error"'),

@@ -15,6 +15,7 @@ from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.history import GitRevision
 from mzplan.model.state import ResourceState, State
+from mzplan.model.violations import ViolationCount
 from mzplan.runner.run_events.server import lineage_event
 from mzplan.runner.run_events.watch import RunEvent, RunWatch
 from mzplan.schema.description import Description, describe
@@ -247,6 +248,35 @@ def test_an_event_of_a_view_has_its_sql_and_the_commit() -> None:
     for unknown in (None, replace(revision, clean=False), replace(revision, repository="")):
         assert "sourceCodeLocation" not in event_of(view, revision=unknown)["job"]["facets"]
     assert "sql" not in event_of(describing("source.q", "kafka", TOPIC, KAFKA))["job"]["facets"]
+
+
+def test_an_event_has_the_expectations_and_their_new_violations() -> None:
+    expect = {"named": {"not_null": "id", "on_violation": "fail"}, "positive": {"check": "id > 0"}}
+    source = describing("source.q", "local", {"schema": "id BIGINT", "expect": expect})
+    (written,) = event_of(source, violations={"named": 0, "positive": 3})["outputs"]
+    found = written["facets"]["dataQualityAssertions"]["assertions"]
+    assert [(one["name"], one["success"], one["severity"], one["actual"]) for one in found] == [
+        ("named", True, "error", "0"),
+        ("positive", False, "warn", "3"),
+    ]
+    assert [(one["assertion"], one["content"]) for one in found] == [
+        ("not_null", "id IS NOT NULL"),
+        ("custom_sql", "id > 0"),
+    ]
+    assert "dataQualityAssertions" not in event_of(source, "START")["outputs"][0]["facets"]
+
+
+def test_each_violation_is_in_one_event(watched: Watched, world: World) -> None:
+    watched.new(make_state(1))
+    seen: list[dict[str, int]] = []
+    for now, rows in ((301.0, 2), (602.0, 2), (903.0, 5)):
+        world.progress(ORDERS, violations={"positive": ViolationCount(rows=rows, last_step=1)})
+        world.now = now
+        world.settle()
+        events = [event for event in watched.events if event.description.address == ORDERS]
+        seen += [dict(event.violations) for event in events]
+        watched.events.clear()
+    assert seen == [{"positive": 2}, {"positive": 0}, {"positive": 3}]
 
 
 def test_events_name_the_commit_of_the_newest_serial(watched: Watched) -> None:

@@ -20,8 +20,10 @@ from mzplan import __version__
 from mzplan.model.address import Address
 from mzplan.model.observed import Counters
 from mzplan.model.resources import MetricsPlace, Retries
+from mzplan.model.violations import ViolationCount
 from mzplan.plan.drift import drift_between, drift_of_instance
 from mzplan.render.status_json import status_to_json
+from mzplan.render.status_notes import notes
 from mzplan.runner import metrics
 from mzplan.runner.logs import JsonFormatter
 from mzplan.runner.metrics import MetricsServer, serve_metrics
@@ -197,13 +199,23 @@ def test_counters_outlive_runs_and_failures(world: World) -> None:
 def test_the_name_of_each_counter_ends_with_total(world: World) -> None:
     world.executor.counters[ORDERS] = Counters(rows=120, batches=7)
     world.apply(make_state(1))
-    world.progress(ORDERS, late_rows=3, null_time_rows=2, left_out=1)
-    world.later(STATUS_INTERVAL)
+    violations = {"positive": ViolationCount(rows=4, last_step=2), "named": ViolationCount()}
+    world.progress(ORDERS, late_rows=3, null_time_rows=2, left_out=1, violations=violations)
+    seen = world.later(STATUS_INTERVAL).observations[ORDERS]
+    (found,) = status_to_json(shown(seen))["queries"]
+    assert found["violations"] == {
+        "named": {"rows": 0, "last_step": None},
+        "positive": {"rows": 4, "last_step": 2},
+    }
+    (query,) = shown(seen).queries
+    assert "4 rows violate positive, last in step 2" in notes(query)
     with serving(world) as server:
         text = asked(server)[1]
     values = samples(text)
     for name, number in {"late_rows": 3.0, "null_time_rows": 2.0, "left_out_records": 1.0}.items():
         assert values[f"mzplan_query_{name}_total", "source.orders"] == number
+    assert values["mzplan_query_violations_total", "positive", "source.orders"] == 4.0
+    assert values["mzplan_query_violations_total", "named", "source.orders"] == 0.0
     families = {family.name: family.type for family in text_string_to_metric_families(text)}
     counters = {name for name, kind in families.items() if kind == "counter"}
     totals = {name.removesuffix("_total") for name, *_ in values if name.endswith("_total")}

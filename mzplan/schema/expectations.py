@@ -1,0 +1,53 @@
+"""The expectations of a source or view (`expect`): what each row that it writes must be like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mzplan.schema.column_replacement import quoted_name
+
+EXPECT = "expect"  # the property
+
+OnViolation = Literal["warn", "drop", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One expectation.
+
+    - `check`: the condition that rows must meet, as SQL. NULL counts as met.
+    - `property`: the property that states it, for messages.
+    """
+
+    name: str
+    check: str
+    property: str
+    on_violation: OnViolation
+
+
+def expectations_of(body: Mapping[str, Any]) -> tuple[Expectation, ...]:
+    """Return the expectations of a valid body, in the order of their names."""
+    return tuple(_expectation(name, stated) for name, stated in sorted((body.get(EXPECT) or {}).items()))
+
+
+def deciding_rows(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return row properties with only those expectations that decide which rows are written."""
+    dropping = {e.name: e.check for e in expectations_of(properties) if e.on_violation == "drop"}
+    others = {name: value for name, value in properties.items() if name != EXPECT}
+    return {**others, EXPECT: dropping} if dropping else others
+
+
+def columns_not_null(stated: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the columns of an expectation's `not_null`."""
+    named = stated.get("not_null", ())
+    return (named,) if isinstance(named, str) else tuple(named)
+
+
+def _expectation(name: str, stated: Mapping[str, Any]) -> Expectation:
+    on_violation = stated.get("on_violation", "warn")
+    if "check" in stated:
+        return Expectation(name, stated["check"], "check", on_violation)
+    conditions = (f"{quoted_name(column)} IS NOT NULL" for column in columns_not_null(stated))
+    return Expectation(name, " AND ".join(conditions), "not_null", on_violation)

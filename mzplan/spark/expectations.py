@@ -1,0 +1,213 @@
+"""Checks the rows of each step against the expectations of their source or view, and counts violations.
+
+The count is recorded with the step before the rows are written (see mzplan.warehouse.violations).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.frames import functions as f
+from mzplan.model.diagnostics import error
+from mzplan.model.violations import ViolationCount
+from mzplan.model.words import count
+from mzplan.schema.columns import CHANGE, DELETE, POSITION, UPSERT
+from mzplan.schema.expectations import Expectation, expectations_of
+from mzplan.schema.expressions import parse_where
+from mzplan.spark.interrupted_steps import record_description
+from mzplan.spark.projection import row_condition
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.violations import Violations
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+_HINT = 'write a condition of Spark SQL over the columns of one row, such as "amount > 0"'
+Counted = Callable[[Mapping[str, ViolationCount]], None]
+"""Takes the violations of all steps so far, by expectation."""
+
+
+class StepExpectations:
+    """The expectations of a query in one run: `checked` takes the rows of each step.
+
+    `counted` takes the violations so far, at the start and after a step with a violation.
+    """
+
+    def __init__(self, query: ResolvedQuery, checkpoint: Checkpoint, collection: str, counted: Counted):
+        self._query, self._checkpoint, self._collection = query, checkpoint, collection
+        self._counted, self._may_repeat = counted, True
+        self._checks: RowChecks | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether the query has expectations."""
+        return bool(expectations_of(self._query.body))
+
+    def begin(self) -> None:
+        """Record from which step on a source has these expectations, for `verify`. Raises OSError."""
+        if not self.any and not self._checkpoint.descriptions().entries:
+            return
+        first = self._checkpoint.log.committed() + 1
+        first += self._is_written(first)  # Spark repeats it, but its rows stay as they are
+        record_description(self._query.description, self._checkpoint, first)
+
+    def report(self) -> None:
+        """Call `counted` with the violations so far. Raises OSError."""
+        if self.any:
+            self._report(self._violations.total())
+
+    @contextmanager
+    def checked(self, batch: DataFrame, step: int, *, cached: bool = False) -> Iterator[DataFrame]:
+        """Count the rows of a step that violate an expectation, and yield the rows to write.
+
+        `cached`: the caller keeps the rows in memory; otherwise, this does. Raises MzplanError MZ381 if a row
+        violates an expectation with `on_violation: fail`.
+        """
+        if not self.any:
+            yield batch
+            return
+        if not cached:
+            batch.persist()  # so that the rows that are written are the rows that were counted
+        try:
+            self._checks = checks = self._checks or RowChecks(batch, self._query)
+            if not (self._may_repeat and self._is_written(step)):
+                self._count(checks, batch, step)
+            yield checks.rows_to_write(batch)
+            self._may_repeat = False
+        finally:
+            if not cached:
+                batch.unpersist()
+
+    def _count(self, checks: RowChecks, batch: DataFrame, step: int) -> None:
+        found = checks.violations_in(batch)
+        checks.require_met(found, batch, step)
+        if any(found.values()) or self._may_repeat:  # it may replace the record of an earlier attempt
+            self._report(self._violations.record(step, found))
+
+    def _report(self, total: Mapping[str, ViolationCount]) -> None:
+        names = (expectation.name for expectation in expectations_of(self._query.body))
+        self._counted({name: total.get(name, ViolationCount()) for name in names})
+
+    def _is_written(self, step: int) -> bool:
+        """Return whether the collection holds the step's rows: a killed runner has counted them."""
+        query_id = self._checkpoint.log.query_id()
+        if query_id is None:
+            return False
+        last = CollectionLog(self._collection).last_transaction(query_id)
+        return last is not None and last >= step
+
+    @cached_property
+    def _violations(self) -> Violations:
+        return Violations(self._checkpoint.folder)
+
+
+class RowChecks:
+    """The expectations of a query, as SQL that Spark has accepted over its rows.
+
+    Raises MzplanError MZ019 for other SQL.
+    """
+
+    def __init__(self, rows: DataFrame, query: ResolvedQuery):
+        self._query = query
+        self._checks = [
+            (expectation, row_condition(rows, expectation.check, query, _place(expectation), _HINT))
+            for expectation in expectations_of(query.body)
+        ]
+
+    def violations_in(self, rows: DataFrame) -> dict[str, int]:
+        """Return how many rows violate each expectation, by its name."""
+        if not self._checks:
+            return {}
+        counts = (
+            f.count_if(_is_violated(sql, rows)).alias(f"n{number}")
+            for number, (_, sql) in enumerate(self._checks)
+        )
+        found = rows.agg(*counts).first()
+        assert found is not None
+        return {expectation.name: int(n) for (expectation, _), n in zip(self._checks, found, strict=True)}
+
+    def require_met(self, found: Mapping[str, int], rows: DataFrame, step: int) -> None:
+        """Raise MzplanError MZ381 if rows violate an expectation with `on_violation: fail`."""
+        for expectation, sql in self._checks:
+            if expectation.on_violation == "fail" and found[expectation.name]:
+                raise error(
+                    "MZ381.violated",
+                    address=self._query.address,
+                    name=expectation.name,
+                    violating=count(
+                        found[expectation.name],
+                        f"row of step {step} violates",
+                        f"rows of step {step} violate",
+                    ),
+                    check=expectation.check,
+                    place=self._first_place(sql, rows),
+                )
+
+    def rows_to_write(self, rows: DataFrame) -> DataFrame:
+        """Return the rows without those that violate an expectation with `on_violation: drop`.
+
+        If the collection has a key, such a row deletes its key: no earlier row may stay in its place.
+        """
+        violated = self._is_dropped(rows)
+        if violated is None:
+            return rows
+        if not self._query.keys:
+            return rows.where(~violated)
+        change = f.col(CHANGE) if CHANGE in rows.columns else f.lit(UPSERT)
+        return rows.withColumn(CHANGE, f.when(violated, f.lit(DELETE)).otherwise(change))
+
+    def rows_that_stay(self, rows: DataFrame) -> DataFrame:
+        """Return the rows that a collection would have, of all rows that its query returns."""
+        violated = self._is_dropped(rows)
+        return rows.where(~violated) if violated is not None else rows
+
+    def _is_dropped(self, rows: DataFrame) -> Expression | None:
+        dropping = (_is_violated(sql, rows) for e, sql in self._checks if e.on_violation == "drop")
+        violated = next(dropping, None)
+        return reduce(lambda one, other: one | other, dropping, violated) if violated is not None else None
+
+    def _first_place(self, sql: str, rows: DataFrame) -> str:
+        """Return where a source's upstream has the first violating row, as a sentence; "" if unknown.
+
+        Names no values of the row, because they may be confidential.
+        """
+        if self._query.description.reads:
+            return ""
+        violating = rows.where(_is_violated(sql, rows)).orderBy(POSITION)
+        row = violating.select(f.to_json(POSITION).alias("at")).first()
+        try:
+            position = json.loads(row["at"]) if row is not None else {}
+        except (TypeError, ValueError):
+            return ""
+        parts = (f"{name} {value}" for name, value in position.items() if isinstance(value, str | int))
+        return f" The first one is at {', '.join(parts)}." if position else ""
+
+
+def rows_that_stay(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+    """Return the rows that stay of a query's recomputed rows.
+
+    Raises GoneError if an expectation with `on_violation: drop` would drop other rows now.
+    """
+    for expectation in expectations_of(query.body):
+        varies = parse_where(expectation.check).varies
+        if expectation.on_violation == "drop" and varies is not None:
+            raise GoneError(f"Its expectation {expectation.name} has {varies[0]}, which changes each time.")
+    return RowChecks(rows, query).rows_that_stay(rows)
+
+
+def _place(expectation: Expectation) -> str:
+    return f"expect.{expectation.name}.{expectation.property}"
+
+
+def _is_violated(sql: str, rows: DataFrame) -> Expression:
+    """Return whether a row doesn't meet a condition; false for a row that deletes its key."""
+    violated = f.coalesce(~f.expr(sql), f.lit(False))
+    return violated & ~f.col(CHANGE).eqNullSafe(DELETE) if CHANGE in rows.columns else violated

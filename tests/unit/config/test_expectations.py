@@ -1,0 +1,75 @@
+"""`expect`: the checks of a source's and view's expectations, and what a change of them does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli_runs import apply, mzplan, planned_effects
+from tests.unit.config_files import DRY, brief, errors, write
+
+SHOP = """\
+sources:
+  orders:
+    type: local
+    schema: "id BIGINT, customer STRING, amount DECIMAL(10,2)"
+    expect: {%s}
+views:
+  totals:
+    query: SELECT customer, sum(amount) AS total FROM orders GROUP BY customer
+    output: %s
+    key: [customer]
+    expect: {%s}
+"""
+
+
+def project(folder: Path, source: str = "", view: str = "", output: str = "update") -> Path:
+    text = SHOP % (source, output, view)
+    return write(folder, {"mzplan.yaml": DRY, "a.yaml": text.replace("    expect: {}\n", "")})
+
+
+@pytest.mark.parametrize(
+    ("expectation", "found"),
+    [
+        ("e: {check: amount > 0, on_violation: fail}", []),
+        ("e: {not_null: [ID, customer]}, f: {not_null: amount}", []),
+        ("e: {check: amont > 0}", ['a.yaml:5:25 MZ019 Unknown column "amont"']),
+        ("e: {not_null: [id, amont]}", ['a.yaml:5:33 MZ019 Unknown column "amont"']),
+        ("e: {not_null: amont}", ['a.yaml:5:28 MZ019 Unknown column "amont"']),
+        ("e: {check: sum(amount) > 0}", ["a.yaml:5:25 MZ019 Not a stateless Spark SQL expression"]),
+        ("e: {on_violation: warn}", ["a.yaml:5:14 MZ380 The expectation e has no condition"]),
+        ("e: {check: id > 0, not_null: id}", ["a.yaml:5:14 MZ380 The expectation e has two conditions"]),
+        ("e: {check: id > 0, on_violation: ignore}", ['a.yaml:5:47 MZ005 Wrong value for "on_violation"']),
+    ],
+)
+def test_the_expectations_of_a_source(tmp_path: Path, expectation: str, found: list[str]) -> None:
+    assert brief(errors(project(tmp_path, expectation))) == found
+
+
+def test_a_view_checks_its_own_columns(tmp_path: Path) -> None:
+    (unknown,) = errors(project(tmp_path, view="e: {check: amount > 0}"))
+    assert unknown.code == "MZ019" and "view.totals has the columns customer, total" in unknown.detail
+    assert errors(project(tmp_path, view="e: {check: total > 0, on_violation: drop}")) == []
+
+
+def test_a_current_view_drops_no_rows(tmp_path: Path) -> None:
+    (refused,) = errors(project(tmp_path, view="e: {check: total > 0, on_violation: drop}", output="current"))
+    assert refused.code == "MZ380" and "output: current" in refused.detail
+    assert errors(project(tmp_path, view="e: {check: total > 0, on_violation: fail}", output="current")) == []
+
+
+def test_a_changed_expectation_restarts_only_its_query(tmp_path: Path) -> None:
+    apply(project(tmp_path))
+    project(tmp_path, "e: {check: amount > 0}", "e: {check: total > 0, on_violation: warn}")
+    assert planned_effects(tmp_path) == {"source.orders": "restart", "view.totals": "restart"}
+    plan = mzplan(tmp_path, "plan").out
+    assert "the change to `expect` applies to rows from now on" in plan
+    assert "other rows" not in plan and "MZ340" not in plan  # they are only counted
+    apply(tmp_path)
+    project(tmp_path, "e: {check: amount > 0, on_violation: warn}", "e: {check: total > 0}")
+    assert planned_effects(tmp_path) == {}
+    project(tmp_path, "e: {check: amount > 0, on_violation: drop}", "e: {check: total > 0}")
+    assert planned_effects(tmp_path) == {"source.orders": "restart"}
+    plan = mzplan(tmp_path, "plan").out
+    assert "1 query writes other rows" in plan and "MZ340" in plan
