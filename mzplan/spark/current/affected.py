@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import CHANGE_FEED
-from mzplan.connectors.frames.types import quoted
-from mzplan.schema.columns import OWN, spark_type
+from mzplan.connectors.frames.types import ddl_of, quoted
+from mzplan.model.diagnostics import error
+from mzplan.schema.columns import OWN, canonical_type, spark_type
 from mzplan.schema.current.rows import ANY, CHANGED
 from mzplan.schema.current.trace import Trace
 from mzplan.schema.description import CollectionRead
@@ -78,6 +79,23 @@ def computed_digest(query: ResolvedQuery) -> str:
     ]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return f"1:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def require_stored_types(collection: DataFrame, query: ResolvedQuery) -> None:
+    """Raise MzplanError MZ230 if a collection has a column of an earlier query with another type."""
+    stored = {field.name.lower(): canonical_type(ddl_of(field.dataType)) for field in collection.schema}
+    for column in query.columns:
+        type_ = stored.get(column.name.lower())
+        if type_ is not None and spark_type(type_) != spark_type(column.type):
+            raise error(
+                "MZ230",
+                f"The collection of {query.address} has another type for {column.name}",
+                f"An earlier query has stored {column.name} as {type_}, and it is {column.type} now.",
+                f"use another name, or begin a new generation: mzplan apply --replace {query.address} "
+                "--allow-replace.",
+                address=query.address,
+                kind="unfit",
+            )
 
 
 def changed_rows(session: SparkSession, path: str, read: CollectionRead, first: int, last: int) -> DataFrame:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.difference import difference
 from mzplan.connectors.frames.merges import merge
 from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.schema.columns import POSITION
 from mzplan.schema.current.trace import Trace
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table, table_at
@@ -22,9 +24,9 @@ from mzplan.spark.current.affected import (
     affected_keys,
     changed_rows,
     computed_digest,
+    require_stored_types,
     trace_of_view,
 )
-from mzplan.spark.current.difference import difference, require_stored_types
 from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.projection import ensure_columns, outputs_of
 from mzplan.spark.view_sql import declared, rows_by_sql
@@ -163,13 +165,16 @@ class CurrentRun:
             found = read_table(self.session, self.collection)
             if keys is not None:
                 rows, found = keys.among(rows), keys.among(found)
-            changes = difference(rows, found, self.query)
+            columns = [column.name for column in self.query.columns]
+            changes = difference(rows, found, columns, self.query.keys, self.query.address)
             try:
                 self._record(step, planned, began, count=changes.count, why=why, keys=keys)
                 failpoint(Failpoint.VIEW_COMPUTED)
                 if changes.count:
-                    with self.expectations.checked(changes.rows, step, cached=True) as rows, self.rewriting:
-                        merge(rows, step, table_at(self.collection), self.query.keys)
+                    type_ = found.schema[POSITION].dataType  # with other inputs, the query has another one
+                    written = changes.rows.withColumn(POSITION, f.lit(None).cast(type_))
+                    with self.expectations.checked(written, step, cached=True) as checked, self.rewriting:
+                        merge(checked, step, table_at(self.collection), self.query.keys)
             finally:
                 changes.close()
         finally:
