@@ -22,6 +22,7 @@ from mzplan.plan.targets import effect_on_target
 from mzplan.schema.columns import Column
 from mzplan.schema.kinds import EXACTLY_ONCE, resource_kind
 from mzplan.schema.source_columns import columns_of
+from mzplan.schema.target_writes import DIFFERENCE
 
 _LAST_OBSERVED = "This is the runner's last observation; plan --live checks it again."
 
@@ -177,7 +178,9 @@ def _check_repeated_rows(change: Change, renames: Mapping[Address, Address]) -> 
             )
     choices = kind.schema["properties"][rule["property"]]["enum"]
     settings = " or ".join(
-        f"`{rule['property']}: {choice}`{_ON_REPLACE.get(choice, '')}" for choice in choices
+        f"`{rule['property']}: {choice}`{_ON_REPLACE.get(choice, '')}"
+        for choice in choices
+        if choice != DIFFERENCE  # needs a key
     )
     yield Diagnostic.of(
         "MZ047.replacing-write",

@@ -11,6 +11,7 @@ from mzplan.model.plan import Change, TargetEffect, TargetEffectKind
 from mzplan.model.state import ResourceState
 from mzplan.model.words import one_line
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.target_writes import DIFFERENCE
 
 
 def with_targets(changes: Sequence[Change], statuses: Mapping[str, Status]) -> list[Change]:
@@ -35,7 +36,11 @@ def target_lines(change: Change) -> Iterator[str]:
     rows = f"{effect.rows:,} rows written so far" if effect.rows is not None else ""
     in_brackets = f" ({rows})" if rows else ""
     if effect.is_moved:
-        yield f"{'empties' if effect.kind == 'empties' else 'writes all rows to'} {name}"
+        yield (
+            _correction(change, name)
+            if effect.kind == "corrects"
+            else f"{'empties' if effect.kind == 'empties' else 'writes all rows to'} {name}"
+        )
         former = one_line(effect.former_name) or "target"
         yield f"leaves {'the former ' if former in (name, 'target') else ''}{former} as it is{in_brackets}"
         return
@@ -44,8 +49,16 @@ def target_lines(change: Change) -> Iterator[str]:
             yield f"empties {name}{in_brackets}"
         case "upserts":
             yield f"writes all rows again to {name}; keys that the new query never writes stay"
+        case "corrects":
+            yield _correction(change, name)
         case "appends":
             yield f"writes all rows again to {name}, beside the {rows or 'rows written so far'}"
+
+
+def _correction(change: Change, name: str) -> str:
+    read = next(iter(change.after.reads.values()), None) if change.after is not None else None
+    rebuilt = f"once {read or 'its collection'} has its rows again"
+    return f"writes only the difference to {name} {rebuilt}, and deletes the rows of other keys"
 
 
 def effect_on_target(sink: ResourceState) -> TargetEffectKind | None:
@@ -60,6 +73,8 @@ def effect_on_target(sink: ResourceState) -> TargetEffectKind | None:
     choice, body = sink.body.get(rule["property"]), kind.with_defaults(sink.body)
     if choice == "truncate":
         return "empties"
+    if choice == DIFFERENCE:
+        return "corrects"
     if any(body.get(name) in values for name, values in rule["safe"].items()):
         return "upserts"
     return "appends" if choice is not None else None

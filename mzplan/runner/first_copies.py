@@ -1,8 +1,10 @@
-"""Holds views until the collections that they read as tables, or by key, have their first copy.
+"""Holds queries until the collections that they need as a whole have their first copy.
 
-A view joins each row with a table as it is at that moment. If it ran while a source still copies the rows
-that were there, it would join rows with nothing, for good. So a view first starts when each of these
-collections has its first copy. It waits again when one of them has a new generation.
+- A view joins each row with a table as it is at that moment. If it ran while a source still copies the rows
+  that were there, it would join rows with nothing, for good. So a view first starts when each collection
+  that it reads as a table, or by key, has its first copy. It waits again when one has a new generation.
+- A sink with `on_replace: difference` compares its target with all rows of its collection's new generation.
+  Until they are there, its former generation runs.
 
 The facts are in the warehouse: what the source's checkpoint has read, and where its upstream ended when it
 first started. A restart of the runner loses none of them.
@@ -21,10 +23,11 @@ from mzplan.model.losses import FirstCopy
 from mzplan.model.state import State
 from mzplan.schema.description import CollectionRead, Description, describe
 from mzplan.schema.source_columns import keys_of
+from mzplan.schema.target_writes import writes_difference
 
 
 class FirstCopies(Gate):
-    """The gate for views that need a first copy.
+    """The gate for queries that need a first copy.
 
     `has_started`: whether the query of a collection has ever finished a trigger.
     """
@@ -39,7 +42,7 @@ class FirstCopies(Gate):
         self._view_ends: dict[Place, tuple[int, ...]] = {}  # of a view's inputs, once they were complete
 
     def begin_round(self) -> None:
-        """Let the views of the copies that are complete run from now on."""
+        """Let the queries of the copies that are complete run from now on."""
         if self._released != self._complete:
             self._released = set(self._complete)
 
@@ -48,59 +51,72 @@ class FirstCopies(Gate):
         self._state, self._descriptions = state, {}
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
-        """Hold a view until each first copy that it needs is complete.
+        """Hold a query until each first copy that it needs is complete.
 
         A view that has read the former generation of the collection continues with it, until the new
-        generation begins. Then it stops, because nobody updates the former generation any more.
+        generation begins. Then it stops, because nobody updates the former generation any more. A sink that
+        is replaced runs its former generation meanwhile.
         """
         read = self._awaited(wanted, accepted)
         if read is None:
             return None
         before = accepted if accepted is not None and accepted.id == wanted.id else None
         copy, reason = self._copies.get(read.place), self._reason(read)
+        if writes_difference(wanted) and wanted.place not in self._copies:
+            return HeldQuery(reason=reason)  # its new generation may have begun before the runner started
         continues = before is not None and before.place == wanted.place and read.id in _places_read(before)
         if continues and (copy is None or copy.begun):
             return HeldQuery(stop=_stop_cause(read.address) if copy else None, reason=reason)
         return HeldQuery(description=before, reason=reason)
 
     def waiting(self, queries: Mapping[Address, QueryState]) -> Mapping[Address, CollectionRead]:
-        """Return the collection that each held view waits for."""
+        """Return the collection that each held query waits for."""
         described = ((a, query.wanted.description, query) for a, query in queries.items() if query.wanted)
         awaited = ((a, self._awaited(wanted, query.memory.accepted)) for a, wanted, query in described)
         return {address: read for address, read in awaited if read is not None}
 
-    def to_measure(self, waiting: Mapping[Address, CollectionRead]) -> dict[Place, Description]:
-        """Return the queries whose first copies these views need, and that aren't known to be complete."""
-        return {query.place: query for read in waiting.values() for query in self._incomplete(read)}
+    def to_measure(
+        self, waiting: Mapping[Address, CollectionRead], queries: Mapping[Address, QueryState]
+    ) -> dict[Place, Description]:
+        """Return the queries whose first copies are needed, and that aren't known to be complete.
+
+        Also the sinks that wait: a generation that has begun to write doesn't wait any more.
+        """
+        needed = {query.place: query for read in waiting.values() for query in self._incomplete(read)}
+        wanted = (query.wanted.description for address in waiting if (query := queries[address]).wanted)
+        return needed | {query.place: query for query in wanted if writes_difference(query)}
 
     def poll(self, copies: Mapping[Place, FirstCopy], queries: Mapping[Address, QueryState]) -> bool:
-        """Take the newest measurements. Return whether a view may now start."""
+        """Take the newest measurements. Return whether a query may now start."""
         self._copies = copies
         before = len(self._complete)
-        for place, query in self.to_measure(self.waiting(queries)).items():
+        for place, query in self.to_measure(self.waiting(queries), queries).items():
             copy = copies.get(place)
             if self._has_caught_up(query, queries) or (copy is not None and self._is_complete(query, copy)):
                 self._complete.add(place)
         released = len(self._complete) > before
         wanted = ((query.wanted.description, query) for query in queries.values() if query.wanted)
         if not any(_new_tables(description, query.memory.accepted) for description, query in wanted):
-            self._complete.clear()  # a later view looks again
+            self._complete.clear()  # a later query looks again
             self._view_ends.clear()
         return released
 
     def _awaited(self, wanted: Description, accepted: Description | None) -> CollectionRead | None:
-        """Return the first table of the view whose first copy isn't complete."""
-        new = _new_tables(wanted, accepted)
+        """Return the first collection that the query needs and whose first copy isn't complete."""
+        new = _new_tables(wanted, accepted) if wanted.place not in self._released else ()
         return next((read for read in new if read.place not in self._released), None)
 
     def _reason(self, read: CollectionRead) -> str:
-        """Describe which first copy a view waits for, and how far it is."""
+        """Describe which first copy a query waits for, and how far it is."""
         query = next(self._incomplete(read), None)
         through = "" if query is None or query.place == read.place else f", which needs {query.address} first"
         copy = self._copies.get(query.place if query is not None else read.place)
         return f"waits for the first copy of {read.address}{through}{f': {copy.progress()}' if copy else ''}"
 
     def _is_complete(self, query: Description, copy: FirstCopy) -> bool:
+        """Whether a first copy is complete. A sink has no copy: it must have begun to write."""
+        if query.address.writes_target:
+            return copy.begun
         if not query.reads:
             is_empty = copy.begun and not copy.has_steps and self._has_started(query.place)
             return is_empty or copy.is_complete()
@@ -131,15 +147,22 @@ class FirstCopies(Gate):
 
 
 def _tables_of(query: Description) -> Iterator[CollectionRead]:
-    """Yield the collections that a view reads as tables, and those whose changes it follows by key."""
+    """Yield the collections that a query needs as a whole.
+
+    A view needs those that it reads as tables, and those whose changes it follows by key.
+    """
+    if writes_difference(query):
+        yield from query.reads.values()
     if query.address.writes_collection:
         yield from query.snapshots.values()
         yield from (read for read in query.reads.values() if keys_of(read.type, read.body))
 
 
 def _new_tables(wanted: Description, accepted: Description | None) -> list[CollectionRead]:
-    """Return the tables that the view reads and its accepted description hasn't read."""
+    """Return the collections that the query needs and its accepted description hasn't read."""
     former = _places_read(accepted) if accepted is not None and accepted.id == wanted.id else {}
+    if writes_difference(wanted) and accepted is not None and accepted.place == wanted.place:
+        return []  # its first step is done
     return [read for read in _tables_of(wanted) if former.get(read.id) != read.place]
 
 

@@ -5,7 +5,8 @@
   verdict into the Status before it acts on it, and the verdict holds for that serial. If the runner is
   killed, its successor therefore acts in the same way.
 - Readers of a replaced source wait for its new generation (mzplan.runner.replacements).
-- Views wait for the first copy of the collections that they read as tables (mzplan.runner.first_copies).
+- Views wait for the first copy of the collections that they read as tables, and sinks that write a
+  difference for that of their collection's new generation (mzplan.runner.first_copies).
 """
 
 from __future__ import annotations

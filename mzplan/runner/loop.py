@@ -120,7 +120,7 @@ class Runner:
         judged = not self._is_store_away and self.gates.canaries.judge(
             queries, self.clock(), self._report, waiting
         )
-        to_measure = copies.to_measure(waiting)
+        to_measure = copies.to_measure(waiting, queries)
         also = [query.address for query in to_measure.values()]
         poll_replacements = partial(self.gates.replacements.poll, queries, also)
         released = bool(self._ask_store("replaced sources", poll_replacements))

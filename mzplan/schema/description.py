@@ -333,11 +333,3 @@ def collection_columns(source: ResourceState) -> Any:
     kind = resource_kind(source.address.kind, source.type)
     values = {"/".join(path): value_at(source.body, path) for path in kind.column_paths}
     return {path: value for path, value in values.items() if value is not None}
-
-
-def writes_all(body: Mapping[str, Any]) -> bool:
-    """Return whether a sink with this body writes every row that it reads.
-
-    Such a sink has no filter, and doesn't keep only the latest row of each key.
-    """
-    return "where" not in body and body.get("mode", "append") == "append"

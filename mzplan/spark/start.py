@@ -16,9 +16,10 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Versions
-from mzplan.schema.description import CollectionRead, Description, writes_all
+from mzplan.schema.description import CollectionRead, Description
 from mzplan.schema.expectations import EXPECT
 from mzplan.schema.source_columns import columns_of, keys_of
+from mzplan.schema.target_writes import writes_all
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, read_table
 from mzplan.spark.current.run import CurrentRun

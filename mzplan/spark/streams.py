@@ -26,6 +26,7 @@ from mzplan.model.times import milliseconds
 from mzplan.schema.columns import Column
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.source_columns import keys_of
+from mzplan.schema.target_writes import writes_difference
 from mzplan.spark.collections import table_at
 from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.projection import project, read_by
@@ -198,7 +199,10 @@ def _may_have_watermark(query: ResolvedQuery) -> bool:
 def _reader(spark: SparkSession, query: ResolvedQuery, collection: str, begins: bool) -> DataStreamReader:
     files = query.body.get("max_files_per_trigger", 1000)
     reader = spark.readStream.format("delta")
-    if begins and is_untouched(collection):
+    if begins and writes_difference(query.description):
+        # The first micro-batch must have all rows, and there must be one even if there are no rows.
+        files = _ALL_FILES
+    elif begins and is_untouched(collection):
         # Starting at the first version saves a micro-batch that reads an empty snapshot. A table with rows
         # can't do this: files of its early versions may have been merged and removed.
         reader = reader.option("startingVersion", 0)

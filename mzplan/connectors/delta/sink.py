@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, missing_steps, unfit_target
+from mzplan.connectors.delta.replacement import replace_rows
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, column_types, holds, open_table
 from mzplan.connectors.frames.merges import (
     append,
@@ -31,9 +32,11 @@ from mzplan.connectors.network.folders import (
     target_problems,
     unfit_partitions,
 )
+from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, POSITION, canonical_type
+from mzplan.schema.target_writes import writes_difference
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.paths import local_path
 from mzplan.warehouse.stored_files import HeldStep, lost_steps, newest_held
@@ -124,15 +127,17 @@ class DeltaSink(SinkConnector):
             # An existing table keeps its own spelling of these names.
             columns = () if are_same_columns(partitions, existing) else partitions
             return appended.option("mergeSchema", "true").option("path", path).partitionBy(*columns)
-        keys = tuple(run.query.body["key"])
 
         def merge_batch(batch: DataFrame, step: int) -> None:
+            failpoint(Failpoint.SINK_BEFORE_STEP)
             try:
                 with run.rewriting(path):
-                    changed = _merge_latest(batch, step, path, keys, partitions)
+                    replaces = step == 0 and writes_difference(run.query.description)
+                    changed = _merge_latest(batch, step, run.query, replaces=replaces)
             except BaseException as problem:
                 run.fail(problem)
                 raise
+            failpoint(Failpoint.SINK_WRITTEN)
             if changed is not None:
                 run.wrote(step, changed)
 
@@ -146,7 +151,7 @@ class DeltaSink(SinkConnector):
         rows = as_stored(rows, partitions or self._partitions(run.query))
         with run.rewriting(path), writing_as(rows.sparkSession, name):
             if run.query.body["mode"] == "upsert":
-                _merge_latest(rows, 0, path, tuple(run.query.body["key"]), partitions)
+                _merge_latest(rows, 0, run.query)
             else:
                 append(rows.drop(POSITION), 0, path)
 
@@ -242,10 +247,12 @@ def _empty(rows: DataFrame, path: str, partitions: Sequence[str]) -> None:
     writer.option("overwriteSchema", "true").partitionBy(*partitions).save(path)
 
 
-def _merge_latest(
-    batch: DataFrame, step: int, path: str, keys: Sequence[str], partitions: Sequence[str]
-) -> int | None:
-    """Merge the latest row of each key of the batch into the table, which is created if it is missing."""
+def _merge_latest(batch: DataFrame, step: int, query: ResolvedQuery, *, replaces: bool = False) -> int | None:
+    """Merge the latest row of each key of the batch into the table, which is created if it is missing.
+
+    `replaces`: the batch has all that the table should have.
+    """
+    path, keys, partitions = folder_of(query), tuple(query.body["key"]), query.body.get("partition_by", ())
     session, table = batch.sparkSession, f"delta.{quoted(path)}"
     latest = latest_rows(batch, keys)
     fields = [field for field in latest.schema.fields if field.name != CHANGE]
@@ -254,4 +261,6 @@ def _merge_latest(
     session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA{folders}")
     # This is the query's own session. MERGE WITH SCHEMA EVOLUTION, in SQL, silently leaves a new column out.
     session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
+    if replaces:
+        return replace_rows(latest, step, path, keys, query.address)
     return merge(latest, step, table, keys)

@@ -18,6 +18,7 @@ from mzplan.connectors.network.folders import folder_of
 from mzplan.endpoints.arrow import arrow_type
 from mzplan.endpoints.interface import Step, Written
 from mzplan.schema.columns import POSITION, Column, canonical_type, map_types, parse_columns
+from mzplan.schema.target_writes import writes_difference
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.foreign_changes import ForeignChanges, foreign_changes
@@ -199,6 +200,7 @@ class DeltaRecorded(Recorded):
 
     def __init__(self, query: ResolvedQuery, query_id: str | None):
         self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
+        self._difference = 0 if writes_difference(query.description) else None
         log = self._log = CollectionLog(folder_of(query), lambda: query_id)
         commits = [(commit.transaction, commit) for commit in log.after(-1) if commit.transaction is not None]
         self._commits = {
@@ -216,7 +218,7 @@ class DeltaRecorded(Recorded):
 
     def step(self, step: Step) -> Written | None:
         commit = self._commits.get(step)
-        if commit is None:
+        if commit is None or step == self._difference:  # such a MERGE has only the rows that differed
             return None
         if self.keys:
             return Written(rows=commit.merged) if commit.merged is not None else None

@@ -78,8 +78,8 @@ def sink_ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     schema_in_name, name = split_name(query.body["table"])
     schema = schema_in_name or PUBLIC
     table, privileges = table_sql(schema, name), table_privileges(query)
-    # A later `--replace` may empty the table.
-    if query.keys or query.body.get("on_replace") == "truncate":
+    # A later `--replace` may empty the table, or delete rows of other keys.
+    if query.keys or query.body.get("on_replace") in ("truncate", "difference"):
         privileges.append("DELETE")
     statements = [] if schema == PUBLIC else [f"CREATE SCHEMA IF NOT EXISTS {shown(schema)};"]
     if query.body["create"]:

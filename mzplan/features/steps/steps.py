@@ -13,9 +13,9 @@ from mzplan.operations.connections import require_here
 from mzplan.operations.project import Project, Reporter, locked, read_state, unreadable, why_nothing_runs
 from mzplan.operations.selection import Selection
 from mzplan.operations.status import select
-from mzplan.schema.description import writes_all
 from mzplan.schema.expectations import EXPECT
 from mzplan.schema.relations.analysis import recomputes
+from mzplan.schema.target_writes import writes_all
 from mzplan.warehouse.damage import DamagedError
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.step_history import StepHistory, Steps, oldest_needed_step

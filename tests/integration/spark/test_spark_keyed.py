@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as f
 
-from mzplan.connectors.delta.sink import _merge_latest
 from mzplan.connectors.formats.envelopes import Tombstones
 from mzplan.connectors.formats.parsers import parser_of, without_frame
-from mzplan.connectors.frames.merges import latest_rows
+from mzplan.connectors.frames.merges import latest_rows, merge
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.snapshot import snapshot_of
 from tests.integration.committed import committed
@@ -163,7 +162,9 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
     assert found == {"row": 1, **values, "n": 7, "u": b"k"}
     (dead,) = parsed.where("_mzplan_dead IS NOT NULL").collect()
     assert bytes(dead["_mzplan_dead"].value) == listed[2][1], "as it came"
-    _merge_latest(good, 0, str(tmp_path / "odd"), ["row"], [])
+    latest, path = latest_rows(good, ["row"]), str(tmp_path / "odd")
+    latest.limit(0).write.format("delta").save(path)
+    merge(latest, 0, f"delta.`{path}`", ["row"])
     assert [row["s"] for row in read_delta(tmp_path / "odd")] == [values["s"]]
 
 

@@ -1,4 +1,4 @@
-"""Views wait for the first copy of the collections that they read as tables."""
+"""Queries wait for the first copy of the collections that they need as a whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mzplan.model.resources import Resource
 from mzplan.model.state import State
 from mzplan.schema.description import digest_of
 from tests.unit.runner.test_runner import ORDERS, HookedExecutor, World, edited
-from tests.unit.small_projects import at, commit, kafka, project, source
+from tests.unit.small_projects import at, commit, kafka, postgres, project, sink, source
 
 CUSTOMERS, NAMED, COUNTED = at("source.customers"), at("view.named"), at("view.counted")
 COPYING = FirstCopy(read=(1200,), ends=(5000,), unit="record")
@@ -154,3 +154,68 @@ def test_a_held_view_can_be_paused(world: World, copies: Copies) -> None:
     first = make_state(view("named", "source.orders", CUSTOMERS))
     world.commit(edited(first, NAMED, override="paused"))
     assert copies.seen(NAMED).condition == "paused"
+
+
+CORRECTED = at("sink.corrected")
+
+
+def corrected(state: State, generation: int) -> State:
+    """New generations of the customers and of the sink that reads them."""
+    return edited(
+        replace(state, serial=state.serial + 1), CUSTOMERS, CORRECTED, generation=generation, because=None
+    )
+
+
+def test_a_sink_that_writes_a_difference_runs_its_former_generation_meanwhile(
+    world: World, copies: Copies
+) -> None:
+    sinks = [
+        sink("corrected", **{"from": "customers", "on_replace": "difference"}),
+        sink("upserted", **{"from": "customers"}),
+    ]
+    state = commit(project(kafka(), postgres(), source("orders"), source("customers"), *sinks, warehouse="w"))
+    ids = {a: replace(one, id=a.name, because=None) for a, one in state.resources.items()}
+    first = replace(state, serial=1, lineage="l", settings=None, resources=ids)
+    copies.by_place["customers", 1] = COPYING  # the first generation finds no rows of another one
+    world.commit(first)
+    assert copies.seen(CORRECTED).condition == "running"
+    # Two replaces in a row: it waits for the newest one.
+    for generation in (2, 3):
+        copies.by_place["corrected", generation] = NOT_BEGUN
+    copies.by_place["customers", 2] = COPYING
+    second = corrected(first, 2)
+    world.commit(second)
+    seen = copies.seen(CORRECTED)
+    assert (seen.condition, seen.generation) == ("running", 1)
+    assert seen.held == f"{WAITS}: 1,200 of 5,000 records are read"
+    copies.by_place["customers", 3] = COPYING
+    third = corrected(second, 3)
+    world.commit(third)
+    del copies.by_place["customers", 2]
+    assert (copies.seen(CORRECTED).generation, copies.seen(CUSTOMERS).generation) == (1, 3)
+    # The next runner finds the same in the warehouse.
+    world.next_runner(HookedExecutor("shop"))
+    copies.use(world.executor)
+    assert copies.seen(CORRECTED).generation == 1
+    del copies.by_place["customers", 3]
+    seen = copies.seen(CORRECTED)
+    assert (seen.condition, seen.generation, seen.held) == ("running", 3, None)
+
+
+def test_a_generation_that_has_begun_to_write_is_not_held_again(world: World, copies: Copies) -> None:
+    sinks = sink("corrected", **{"from": "customers", "on_replace": "difference"})
+    state = commit(project(kafka(), postgres(), source("customers"), sinks, warehouse="w"))
+    ids = {a: replace(one, id=a.name, because=None) for a, one in state.resources.items()}
+    first = replace(state, serial=1, lineage="l", settings=None, resources=ids)
+    world.commit(first)
+    assert copies.seen(CORRECTED).condition == "running"
+    copies.by_place["customers", 2] = COPYING
+    copies.by_place["corrected", 2] = NOT_BEGUN
+    world.commit(corrected(first, 2))
+    assert copies.seen(CORRECTED).generation == 1
+    # Its former generation would write rows that nobody deletes any more.
+    copies.by_place["corrected", 2] = FirstCopy(read=(0,), ends=(9,), unit="step")
+    world.next_runner(HookedExecutor("shop"))
+    copies.use(world.executor)
+    seen = copies.seen(CORRECTED)
+    assert (seen.condition, seen.generation, seen.held) == ("running", 2, None)

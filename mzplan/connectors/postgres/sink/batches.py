@@ -35,6 +35,7 @@ from mzplan.endpoints.interface import Written
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import CHANGE, POSITION
+from mzplan.schema.target_writes import writes_difference
 from mzplan.warehouse.content_hash import HASH
 
 if TYPE_CHECKING:
@@ -222,7 +223,8 @@ class Batches:
     # ── through staging
 
     def _write_staged(self, connection: Connection, setup: _Setup, rows: DataFrame, step: int) -> None:
-        writer, move = setup.writer, setup.move
+        replaces = step == 0 and writes_difference(self._query.description)
+        writer, move = setup.writer, replace(setup.move, replaces=replaces)
         staged = rows.select(*staged_columns(self._run.outputs, move), HASH)
         output = StagedOutput(
             connection,

@@ -20,6 +20,7 @@ from mzplan.connectors.postgres.statements import grant, grant_on_database, gran
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import TargetColumn, shown, split_name
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.schema.target_writes import writes_difference
 
 # Privileges on mzplan's own tables. Ledger.note updates rows in `steps`.
 _LEDGER_PRIVILEGES = {
@@ -111,7 +112,8 @@ class PrivilegeCheck(Check):
             privilege for privilege in wanted if not self._is_granted(granted, table.oid, privilege, names)
         ]
         # A row that is deleted from the collection is also deleted from the table.
-        needs_delete = bool(self._query.keys) or (empties_target(self._query) and not self._is_registered())
+        deletes_former = empties_target(self._query) or writes_difference(self._query.description)
+        needs_delete = bool(self._query.keys) or (deletes_former and not self._is_registered())
         if needs_delete and not self._is_granted("has_table_privilege(%s, 'DELETE')", table.oid):
             missing.append("DELETE")
         if missing:

@@ -135,7 +135,8 @@ class StagedOutput:
             claimed_rows = connection.execute(ledger.claim(step, self._last, self._written).encode()).rowcount
             if claimed_rows != 1:
                 raise FencedError(f"step {step} could not be claimed")
-            if self._attempts and not self._move.move(connection, self._attempts):
+            has_rows = self._attempts or self._move.replaces
+            if has_rows and not self._move.move(connection, self._attempts):
                 raise EmptiedError
             connection.execute(ledger.note(step, self._note, self._sources).encode())
 

@@ -68,6 +68,8 @@ class Move:
     `targets`: the table's columns in the order of the outputs, staged as `c0, c1, …`.
     `keys`: key columns; empty for append. With keys, the position is staged as `p0, p1, …`.
     `exists_field`: the position's field that is 1 if the row exists, and 0 if it was deleted.
+    `replaces`: the staged rows are all that the table should have. Delete rows of other keys, and write only
+      rows that are new or differ.
     """
 
     stage: str
@@ -76,6 +78,7 @@ class Move:
     keys: tuple[TargetColumn, ...]
     position: Position
     exists_field: str | None = None
+    replaces: bool = False
 
     def move(self, connection: Connection, attempts: Mapping[int, int]) -> bool:
         """Move the rows that these attempts staged, and empty the staging table.
@@ -88,7 +91,9 @@ class Move:
             connection.execute(f"SET LOCAL work_mem = '{_WORK_MEM}'")
             statement = f"SELECT count(*) FROM {self.stage} WHERE {_ATTEMPTS}"
             (moved_rows,) = fetch_row(connection, statement, parameters)
-            if self.exists_field is not None:
+            if self.replaces:
+                connection.execute(self._delete_others(), parameters)
+            elif self.exists_field is not None:
                 # Delete first, because another row may get the deleted row's unique value.
                 connection.execute(self._delete(), parameters)
             self._put(connection, parameters)
@@ -102,10 +107,11 @@ class Move:
     def _put(self, connection: Connection, parameters: Mapping[str, object]) -> None:
         """Upsert the rows.
 
-        In a keyed collection, two rows may have swapped their values in another unique index. No order of
-        updates works then, so this deletes all keys of the batch and inserts their rows again.
+        In a keyed collection or a new generation, two rows may have swapped their values in another unique
+        index. No order of updates works then, so this deletes all keys of the batch and inserts their rows
+        again.
         """
-        if self.exists_field is None:
+        if self.exists_field is None and not self.replaces:
             connection.execute(self._upsert(), parameters)
             return
         try:
@@ -135,9 +141,17 @@ class Move:
             for target in self.targets
             if target not in self.keys
         )
-        rows = self._latest()
-        if self.exists_field is not None:
-            rows = f"SELECT {listed} FROM ({rows}) AS l WHERE {self._exists_column} = 1"
+        rows = self._existing()
+        if self.replaces:
+            # Compare binary forms: every type has one, also json, and citext 'A' differs from 'a' in it.
+            found = ", ".join(f"t.{quoted(target.name)}" for target in self.targets)
+            staged = ", ".join(_as_assigned(f"l.{quoted(target.name)}", target) for target in self.targets)
+            is_same = f"ROW({found})::record OPERATOR(pg_catalog.*=) ROW({staged})::record"
+            is_equal = f"{self._same_key} AND ({is_same})"
+            rows = (
+                f"SELECT {listed} FROM ({rows}) AS l "
+                f"WHERE NOT EXISTS (SELECT 1 FROM {self.table.sql} AS t WHERE {is_equal})"
+            )
         return (
             f"INSERT INTO {self.table.sql} ({listed}) {rows} "
             f"ON CONFLICT ({keys}) DO {'UPDATE SET ' + updates if updates else 'NOTHING'}"
@@ -145,9 +159,25 @@ class Move:
 
     def _delete(self, *, all_keys: bool = False) -> str:
         """Return the statement that deletes the keys whose latest row is deleted, or all staged keys."""
-        same_key = " AND ".join(f"t.{quoted(key.name)} = l.{quoted(key.name)}" for key in self.keys)
         is_deleted = "" if all_keys else f"l.{self._exists_column} = 0 AND "
-        return f"DELETE FROM {self.table.sql} AS t USING ({self._latest()}) AS l WHERE {is_deleted}{same_key}"
+        return (
+            f"DELETE FROM {self.table.sql} AS t USING ({self._latest()}) AS l "
+            f"WHERE {is_deleted}{self._same_key}"
+        )
+
+    def _delete_others(self) -> str:
+        """Return the statement that deletes the rows whose keys no staged row has."""
+        return (
+            f"DELETE FROM {self.table.sql} AS t "
+            f"WHERE NOT EXISTS (SELECT 1 FROM ({self._existing()}) AS l WHERE {self._same_key})"
+        )
+
+    def _existing(self) -> str:
+        """Return the query for the latest row of each key, except deleted rows."""
+        if self.exists_field is None:
+            return self._latest()
+        listed = ", ".join(quoted(target.name) for target in self.targets)
+        return f"SELECT {listed} FROM ({self._latest()}) AS l WHERE {self._exists_column} = 1"
 
     def _latest(self) -> str:
         """Return the query for the latest row of each key, by position.
@@ -166,6 +196,10 @@ class Move:
             f"FROM (SELECT {named}{positions} FROM {self.stage} WHERE {_ATTEMPTS}) AS s "
             f"ORDER BY {keys}, {order}"
         )
+
+    @property
+    def _same_key(self) -> str:
+        return " AND ".join(f"t.{quoted(key.name)} = l.{quoted(key.name)}" for key in self.keys)
 
     @property
     def _exists_column(self) -> str:
@@ -231,6 +265,11 @@ def _casts(targets: Sequence[TargetColumn]) -> list[str]:
     # Cast to the type without its length, because such a cast would truncate a long text. The assignment then
     # fails instead.
     return [f"c{i}::{quoted(target.type_schema)}.{quoted(target.type)}" for i, target in enumerate(targets)]
+
+
+def _as_assigned(value: str, target: TargetColumn) -> str:
+    """Return the value as the column stores it, if that is another binary form: a rounded number or time."""
+    return f"{value}::{target.shown}" if target.category in ("N", "D") and target.typmod >= 0 else value
 
 
 def _descending(i: int, type_: str) -> str:

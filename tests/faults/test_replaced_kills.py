@@ -1,0 +1,127 @@
+"""The runner is killed around the step in which a sink writes the difference between two generations."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mzplan.host.failpoints import Failpoint
+from mzplan.warehouse.checkpoints import Checkpoint
+from tests.faults.doomed import ASKED, SECONDS, Doomed
+from tests.integration.spark_lab import read_delta
+from tests.support import Make, Project, eventually, execute, rows_of
+
+if TYPE_CHECKING:
+    from examples.servers import PostgresServer
+
+EVERY = {"interval": "300ms"}
+ROWS = 60
+
+
+class ReplacedShop(Doomed):
+    """Totals of groups, whose number is in the view's query, in a table of one kind."""
+
+    def __init__(self, project: Project, dsn: str, pg: dict[str, Any], kind: str):
+        super().__init__(project)
+        self.dsn, self.kind, self.groups = dsn, kind, 0
+        table = {"connection": "pg", "table": "totals"} if kind == "postgres" else {}
+        self.target = table or {"connection": "disk", "type": "delta", "path": "totals"}
+        self.connections = {"pg": pg} if table else {"disk": {"type": "files", "path": "lake"}}
+        execute(dsn, "CREATE TABLE totals (customer text PRIMARY KEY, total bigint)")
+
+    def declare(self, groups: int) -> None:
+        self.groups = groups
+        query = (
+            f"SELECT concat('c', id % {groups}) AS customer, sum(amount) AS total FROM orders "
+            f"GROUP BY concat('c', id % {groups})"
+        )
+        view = {"query": query, "output": "update", "key": ["customer"], "partitions": 1}
+        schema = "customer STRING, total BIGINT"
+        source = {"type": "local", "schema": "id BIGINT, amount BIGINT", "trigger": EVERY}
+        sink = {"from": "totals", "mode": "upsert", "key": ["customer"], "on_replace": "difference"}
+        shop: dict[str, Any] = {
+            "connections": self.connections,
+            "sources": {"orders": source},
+            "views": {"totals": {**view, "schema": schema, "trigger": EVERY}},
+            "sinks": {"out": {**sink, **self.target, "trigger": EVERY}},
+        }
+        self.project.write("shop", json.dumps(shop))
+
+    def apply(self, groups: int) -> None:
+        self.declare(groups)
+        done = self.project.run("apply", *ASKED, "--allow-replace")
+        assert done.returncode == 8, done.stdout + done.stderr
+
+    def wanted(self) -> dict[str, int]:
+        totals: Counter[str] = Counter()
+        for id_ in range(ROWS):
+            totals[f"c{id_ % self.groups}"] += id_
+        return dict(totals)
+
+    def found(self) -> dict[str, int]:
+        if self.kind == "postgres":
+            return dict(rows_of(self.dsn, "SELECT customer, total FROM totals"))
+        rows = read_delta(self.project.folder / "lake" / "totals")
+        return {row["customer"]: row["total"] for row in rows}
+
+    def agrees(self) -> None:
+        """Wait until the target is right, and nothing is left to do."""
+        eventually("the target is right", lambda: self.found() == self.wanted(), SECONDS)
+        self.is_idle()
+
+    def is_idle(self) -> None:
+        checkpoints = self.project.folder / "warehouse" / "checkpoints"
+
+        def unfinished() -> list[int]:
+            logs = (Checkpoint(str(path)).log for path in checkpoints.glob("*/g*"))
+            return [step for log in logs if (step := log.unfinished()) is not None]
+
+        eventually("the queries run", self.is_running, SECONDS)
+        eventually("all steps are done", lambda: not unfinished(), SECONDS)
+
+
+@pytest.mark.parametrize("kind", ["postgres", "delta"])
+def test_killed_around_the_difference(
+    tmp_path: Path, postgres: PostgresServer, database: Make, kind: str
+) -> None:
+    name = database()
+    project = Project(tmp_path / "p", "replaced", {"TEST_PG_PASSWORD": postgres.password})
+    pg = {"type": "postgres", "host": "127.0.0.1", "port": postgres.port, "database": name}
+    pg |= {"user": postgres.user, "password": "${env:TEST_PG_PASSWORD}"}
+    shop = ReplacedShop(project, postgres.dsn(name), pg, kind)
+    try:
+        shop.declare(9)
+        runner = shop.runner()
+        assert project.run("apply", *ASKED).returncode == 8
+        eventually("it runs", shop.is_running, SECONDS)
+        project.append("orders", [{"id": i, "amount": i} for i in range(ROWS)])
+        shop.agrees()
+        former = shop.wanted()
+        shop.stop(runner)
+        doomed = shop.runner(Failpoint.SINK_BEFORE_STEP)
+        eventually("it runs", shop.is_running, SECONDS)
+        shop.apply(7)
+        shop.is_killed(doomed)
+        assert shop.found() == former
+        shop.dies_at(Failpoint.SINK_WRITTEN)
+        assert shop.found() == shop.wanted()
+        runner = shop.runner()
+        shop.is_idle()
+        assert shop.found() == shop.wanted()
+        # Two replaces in a row, the second of which is a revert.
+        for groups in (3, 7):
+            shop.apply(groups)
+        eventually("the new generation runs", lambda: generation_of(project) == 4, SECONDS)
+        shop.agrees()
+        shop.stop(runner)
+        assert project.json("verify", "sink.out", "--content")["equal"]
+    finally:
+        shop.close()
+
+
+def generation_of(project: Project) -> int:
+    return int(project.queries()["sink.out"]["generation"])
