@@ -7,15 +7,10 @@ import click
 from mzplan.cli.arguments import QUERY, SINCE, STEPS
 from mzplan.cli.context import Invocation, command
 from mzplan.features.preview.previews import Extent, Previewed, open_preview
-from mzplan.features.preview.previews_text import (
-    compared_to_json,
-    csv_lines,
-    previewed_to_json,
-    table_of_both,
-    table_of_rows,
-)
+from mzplan.features.preview.previews_text import csv_lines, previewed_to_json, table_of_rows
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode
+from mzplan.render.row_comparison import compared_to_json, table_of_both
 from mzplan.render.text import Paint
 
 

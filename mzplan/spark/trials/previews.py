@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl, quoted, read_parquet
+from mzplan.model.row_comparison import RowsOfBoth
 from mzplan.schema.columns import CHANGE, POSITION, Column
 from mzplan.schema.description import Description
 from mzplan.schema.source_columns import columns_of
@@ -18,14 +18,13 @@ from mzplan.spark import failures
 from mzplan.spark.collections import read_table
 from mzplan.spark.expectations import RowChecks
 from mzplan.spark.projection import outputs_of, rows_where
+from mzplan.spark.row_comparison import compare_rows
 from mzplan.spark.trials.bench import TrialBench
 from mzplan.spark.views import compute_of, own_session, rows_of_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-_BEFORE, _AFTER = "_mzplan_before", "_mzplan_after"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,26 +49,6 @@ class PreviewedRows:
     keys: tuple[str, ...]
     rows: pa.Table
     count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsOfBoth:
-    """How the rows of two definitions differ: counts, and the first rows of each kind.
-
-    - `compared`: the columns that both have.
-    - `changed`: rows with one key and other values: row by row in `changed_before` and `changed_after`.
-    """
-
-    compared: tuple[str, ...]
-    keys: tuple[str, ...]
-    same: int
-    only_before: int
-    only_after: int
-    changed: int
-    before_rows: pa.Table
-    after_rows: pa.Table
-    changed_before: pa.Table
-    changed_after: pa.Table
 
 
 class Preview:
@@ -103,8 +82,7 @@ class Preview:
             keys = _keys(new_query)
             has_key = bool(keys) and _keys(old_query) == keys
             has_key = has_key and {key.lower() for key in keys} <= {name.lower() for name in compared}
-            make = _compared_by_key if has_key else _compared_as_a_whole
-            return make(old, new, compared, keys if has_key else (), limit)
+            return compare_rows(old, new, compared, keys if has_key else (), limit)
 
     def _failing(self, description: Description) -> AbstractContextManager[None]:
         address = description.address
@@ -141,74 +119,3 @@ def _keys(query: ResolvedQuery) -> tuple[str, ...]:
         return query.keys
     own = tuple(query.body.get("key") or ()) if query.body.get("mode") == "upsert" else ()
     return own or query.keys
-
-
-def _compared_by_key(
-    old: DataFrame, new: DataFrame, compared: Sequence[str], keys: Sequence[str], limit: int
-) -> RowsOfBoth:
-    names = [quoted(name) for name in compared]
-    left = old.select(f.struct(*names).alias(_BEFORE))
-    right = new.select(f.struct(*names).alias(_AFTER))
-    same_key = (f"{_BEFORE}.{quoted(key)} <=> {_AFTER}.{quoted(key)}" for key in keys)
-    both = left.join(right, f.expr(" AND ".join(same_key)), "full_outer").persist()
-    gone, added = f"{_AFTER} IS NULL", f"{_BEFORE} IS NULL"
-    there = f"{_BEFORE} IS NOT NULL AND {_AFTER} IS NOT NULL"
-    same = f"to_json({_BEFORE}) = to_json({_AFTER})"  # also if a column has another type
-    changed = f"{there} AND NOT {same}"
-    counts = both.selectExpr(
-        *(
-            f"count_if({condition}) AS {name}"
-            for name, condition in (
-                ("only_before", gone),
-                ("only_after", added),
-                ("changed", changed),
-                ("same", f"{there} AND {same}"),
-            )
-        )
-    ).collect()[0]
-
-    order = [f"coalesce({_AFTER}.{quoted(key)}, {_BEFORE}.{quoted(key)})" for key in keys]
-
-    def some(condition: str, *sides: str) -> list[pa.Table]:
-        rows = both.where(condition).orderBy(*map(f.expr, order)).limit(limit)
-        return _structs(rows.select(*sides).toArrow(), sides)
-
-    changed_before, changed_after = some(changed, _BEFORE, _AFTER)
-    return RowsOfBoth(
-        compared=tuple(compared),
-        keys=tuple(keys),
-        **counts.asDict(),
-        before_rows=some(gone, _BEFORE)[0],
-        after_rows=some(added, _AFTER)[0],
-        changed_before=changed_before,
-        changed_after=changed_after,
-    )
-
-
-def _structs(rows: pa.Table, names: Sequence[str]) -> list[pa.Table]:
-    """Return each of these struct columns as a table."""
-    import pyarrow as pa
-
-    return [pa.Table.from_struct_array(rows.column(name)) for name in names]
-
-
-def _compared_as_a_whole(
-    old: DataFrame, new: DataFrame, compared: Sequence[str], keys: Sequence[str], limit: int
-) -> RowsOfBoth:
-    names = [quoted(name) for name in compared]
-    left, right = old.select(*names), new.select(*names)
-    gone, added = left.exceptAll(right).persist(), right.exceptAll(left).persist()
-    only_before, only_after = gone.count(), added.count()
-    nothing = added.limit(0).toArrow()
-    return RowsOfBoth(
-        compared=tuple(compared),
-        keys=(),
-        same=right.count() - only_after,
-        only_before=only_before,
-        only_after=only_after,
-        changed=0,
-        before_rows=gone.limit(limit).toArrow(),
-        after_rows=added.limit(limit).toArrow(),
-        changed_before=nothing,
-        changed_after=nothing,
-    )
