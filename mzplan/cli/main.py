@@ -26,6 +26,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "features.preview.command",
         "Show the rows that an edited view or sink gives over what its inputs hold.",
     ),
+    "diff": (
+        "features.diff.command",
+        "Compare the rows of a replaced view or source with those of its former generation.",
+    ),
     "plan": ("cli.plan", "Show what apply would change and restart, and why."),
     "ddl": ("features.ddl", "Print PostgreSQL tables, keys and grants as a psql script."),
     "generate": ("features.generate", "Print YAML for the topics or tables that are there."),
