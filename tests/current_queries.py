@@ -208,7 +208,9 @@ class _Query:
             values = [self._expression(relations, type_) for type_ in types]
             items = ", ".join(f"{value} AS u{place}" for place, value in enumerate(values))
             arms.append(f"SELECT {items} {rest}")
-        return f"{arms[0]} {word} {arms[1]}", {f"u{place}": type_ for place, type_ in enumerate(types)}
+        columns = {f"u{place}": type_ for place, type_ in enumerate(types)}
+        limit = f" ORDER BY {', '.join(columns)} LIMIT 2" if chance.random() < 0.2 else ""
+        return f"{arms[0]} {word} {arms[1]}{limit}", columns
 
     def _shared(self, _: int) -> tuple[str, dict[str, str]]:
         """Return a SELECT over joins by a column that all relations have."""

@@ -44,7 +44,7 @@ def check_order(analysis: Analysis) -> None:
     for block in blocks_of(analysis.root):
         if not block.arms:
             _Select(analysis, block).check()
-        if any(block.node.args.get(clause) is not None for clause in ("limit", "offset")):
+        if block.is_counted:
             _check_limit(analysis, block)
 
 

@@ -64,10 +64,14 @@ class Rows:
         return SelectRows(self, block, path).derived(needed)
 
     def _of_arms(self, block: Block, needed: Collection[int], path: Path | None) -> Derived:
-        """Return the rows of a UNION, INTERSECT or EXCEPT: those of the arms that can add rows."""
+        """Return the rows of a UNION, INTERSECT or EXCEPT: those of the arms that can add rows.
+
+        If LIMIT counts them, a changed row says nothing about the columns of the others.
+        """
         is_union = type(block.node).__name__ == "Union"
         arms: Sequence[Block] = block.arms if is_union else block.arms[:1]
         if path is not None:
+            needed = () if block.is_counted else needed
             (_, number), *below = path
             parts = [self.of_block(block.arms[number], needed, tuple(below))]
         else:

@@ -146,9 +146,8 @@ class SelectRows:
         if block.groups is not None and not self._is_fixed_by(tree, block.groups):
             return None
         if self._path is not None:
-            is_counted = any(block.node.args.get(clause) is not None for clause in ("limit", "offset"))
             windows = [window for item in block.node.expressions for window in windows_in(item)]
-            if is_counted or not all(self._is_fixed_by(tree, self._partition(w)) for w in windows):
+            if block.is_counted or not all(self._is_fixed_by(tree, self._partition(w)) for w in windows):
                 return None
         return tree
 

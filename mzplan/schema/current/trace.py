@@ -92,7 +92,7 @@ def _cast(column: str, type_: str | None) -> str:
 def _reason(block: Block) -> str:
     """Return why no column tells which rows a change affects, as a clause."""
     node = block.node
-    if any(node.args.get(clause) is not None for clause in ("limit", "offset")):
+    if block.is_counted:
         return "LIMIT counts all rows"
     if block.arms:
         reasons = list(filter(None, map(_reason, block.arms)))

@@ -96,6 +96,11 @@ class Block:
     def is_union(self) -> bool:
         return bool(self.arms)
 
+    @property
+    def is_counted(self) -> bool:
+        """Return whether LIMIT or OFFSET counts its rows."""
+        return any(self.node.args.get(clause) is not None for clause in ("limit", "offset"))
+
     def walk(self) -> Iterator[Block | Join]:
         """Yield the blocks and the joins of a query, in the order in which Spark computes them."""
         for part in self.parts:
