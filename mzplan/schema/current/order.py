@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mzplan.schema.current.columns import Columns, Place
-from mzplan.schema.functions import is_aggregate
+from mzplan.schema.functions import AGGREGATES, is_aggregate
 from mzplan.schema.relations.nodes import (
     QueryError,
     function_of,
+    generator_of,
     own_columns,
     own_nodes,
     start_of,
@@ -22,16 +23,23 @@ from mzplan.schema.sql_text import arguments_of, function_name
 _FIRST = "write max(…) or min(…), or max_by(value, struct(time, value))."
 _SORTED = "write sort_array({called}(…)), or count(DISTINCT …) for their number."
 _EXACT = "write percentile(…), which is exact."
+_NUMBER = "write count(DISTINCT …) or approx_count_distinct(…)."
+_MOST = "count each value in a view with GROUP BY, and read that with ORDER BY … LIMIT."
 # Aggregates whose result depends on the order in which Spark reads rows, with what to write.
 _BY_ORDER: Mapping[str, str] = {
     **dict.fromkeys(("any_value", "first", "first_value", "last", "last_value"), _FIRST),
     **dict.fromkeys(("array_agg", "collect_list", "collect_set"), _SORTED),
     **dict.fromkeys(("listagg", "string_agg"), "write {called}(…) WITHIN GROUP (ORDER BY the same …)."),
     **dict.fromkeys(("approx_percentile", "percentile_approx", "histogram_numeric"), _EXACT),
-    "hll_sketch_agg": "write count(DISTINCT …) or approx_count_distinct(…).",
-    "hll_union_agg": "write count(DISTINCT …) or approx_count_distinct(…).",
+    **dict.fromkeys(("approx_top_k", "approx_top_k_accumulate", "approx_top_k_combine"), _MOST),
+    **{
+        name: _EXACT if name.startswith("kll_") else _NUMBER
+        for name in AGGREGATES
+        if name.startswith(("hll_", "kll_", "theta_", "tuple_"))
+    },
     "mode": "write mode() WITHIN GROUP (ORDER BY …), which returns the least of the most frequent values.",
 }
+_CHOOSING = ("max_by", "min_by")  # they return a value of one of the rows
 # Window functions that return the same for rows that the ORDER BY doesn't tell apart.
 _OF_PEERS = frozenset(["cume_dist", "dense_rank", "percent_rank", "rank"])
 _BY_POSITION = frozenset(
@@ -81,7 +89,7 @@ class _Select:
 
     def _check_aggregate(self, node: Any) -> None:
         called = function_name(node, self._sql)
-        if called in ("max_by", "min_by") and len(arguments_of(node)) > 1:
+        if called in _CHOOSING and len(arguments_of(node)) > 1:
             value, by = arguments_of(node)[:2]
             if not self._decides(by, value):
                 value_sql, *by_sql = (one.sql(dialect="spark") for one in (value, *_parts(by)))
@@ -129,6 +137,8 @@ class _Select:
         own = named.get(window.alias.lower(), window) if window.alias else window
         called = function_name(function_of(window), self._sql)
         spec, order = (window.args.get(name) or own.args.get(name) for name in ("spec", "order"))
+        if called in _CHOOSING:
+            self._check_aggregate(function_of(window))
         is_by_rows = spec is not None and str(spec.args.get("kind")).upper() == "ROWS"
         if called.lower() in _OF_PEERS or not (is_by_rows or called.lower() in _BY_POSITION):
             return
@@ -203,7 +213,7 @@ def unique_keys(relation: Relation, inputs: Mapping[str, Input]) -> Iterator[fro
 def _keys_of_block(block: Block, inputs: Mapping[str, Input]) -> Iterator[frozenset[int]]:
     if block.node.args.get("distinct"):
         yield frozenset(range(len(block.items)))
-    if block.arms:
+    if block.arms or any(generator_of(item.tree) for item in block.items):
         return
     if block.groups is not None:
         numbers = range(len(block.groups))
@@ -227,8 +237,7 @@ def _keys_of_block(block: Block, inputs: Mapping[str, Input]) -> Iterator[frozen
 def _check_limit(analysis: Analysis, block: Block) -> None:
     """Raise QueryError unless ORDER BY decides which rows LIMIT keeps."""
     keys = [key.this.unnest() for key in block.node.args["order"].expressions]
-    names = {key.name.lower() for key in keys if type(key).__name__ == "Column"}
-    names |= {_named(block, key).lower() for key in keys if type(key).__name__ == "Literal"}
+    names = {name.lower() for key in keys for name in _items_of(block, key)}
     wanted = [item.field.name for item in block.items]
     lower = [name.lower() for name in wanted]
     unique = [{lower[position] for position in key} for key in _keys_of_block(block, analysis.inputs)]
@@ -260,7 +269,13 @@ def _parts(by: Any) -> list[Any]:
     ]
 
 
-def _named(block: Block, number: Any) -> str:
-    """Return the name of the item that a number in ORDER BY stands for; "" without one."""
-    place = int(number.name) if number.name.isdecimal() else 0
-    return block.items[place - 1].field.name if 1 <= place <= len(block.items) else ""
+def _items_of(block: Block, key: Any) -> Iterator[str]:
+    """Yield the names of the items by which a key of ORDER BY sorts."""
+    if type(key).__name__ == "Literal" and key.name.isdecimal():
+        yield from (item.field.name for item in block.items[int(key.name) - 1 : int(key.name)])
+    elif type(key).__name__ == "Column" and len(key.parts) == 1:
+        yield key.name
+    elif type(key).__name__ == "Column" and not block.arms:
+        same = block.scope.key(key)
+        columns = (item for item in block.items if type(item.tree).__name__ == "Column")
+        yield from (item.field.name for item in columns if block.scope.key(item.tree) == same)

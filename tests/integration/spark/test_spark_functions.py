@@ -10,7 +10,7 @@ import pytest
 
 from mzplan.connectors.frames.types import CLOCK
 from mzplan.host.spark_lines import installed_line
-from mzplan.schema.functions import functions
+from mzplan.schema.functions import AGGREGATES, functions
 from tests.integration.spark_lab import Lab
 from tests.spark_lines import environment_of, other_line
 from tools.spark_functions import compare, functions_of
@@ -22,6 +22,11 @@ def test_the_table_has_the_functions_of_this_spark(lab: Lab) -> None:
     line = installed_line().spark
     known = {name for name, function in functions().items() if function.since <= line}
     assert {name for name in functions_of(lab.spark) if name.isidentifier()} - known <= {CLOCK}
+
+
+def test_every_aggregate_of_this_spark_counts_as_one(lab: Lab) -> None:
+    groups = functions_of(lab.spark).items()
+    assert {name for name, (group, _) in groups if group == "agg_funcs"} <= AGGREGATES
 
 
 def test_no_function_of_the_other_line_is_typed_wrong() -> None:
