@@ -63,10 +63,12 @@ def query_change(
         return function_change(before, after)
     old, new = (str(record.body.get(property_, "")).splitlines() for record in (before, after))
     states = before.body.get(STATE), after.body.get(STATE)
-    if old == new and states[0] == states[1]:
+    is_alias = before.body.get("aliases") != after.body.get("aliases")
+    is_recomputed = recomputes(before.body) and recomputes(after.body)
+    if old == new and states[0] == states[1] and not (is_recomputed and is_alias):
         return None
     diff = "\n".join(list(unified_diff(old, new, lineterm=""))[2:])
-    if recomputes(before.body) and recomputes(after.body):
+    if is_recomputed:
         why = "the view computes all rows again, and writes only the rows that differ"
         return QueryChange(diff=diff, state="kept", because=why, recomputes=True)
     is_same = states[0] == states[1]
@@ -88,7 +90,6 @@ def query_change(
     changed = compare_states(*described)
     because = changed.because
     if old == new and before.body.get("watermarks") == after.body.get("watermarks"):
-        is_alias = before.body.get("aliases") != after.body.get("aliases")
         why = "a name now stands for another value" if is_alias else "`*` now selects other columns"
         because = f"{why}: {because}" if changed.state != "kept" else why
     return QueryChange(

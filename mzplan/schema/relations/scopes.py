@@ -114,7 +114,11 @@ class Scope:
         except UnknownColumnError:
             if self.around is None:
                 raise
-        return self.around.find(column)
+        found = self.around.find(column)
+        first = str(column.parts[0].name).lower()
+        if len(column.parts) == 1 or not self.around.names(first):
+            self.by_alias.add((start_of(column), first))
+        return found
 
     def _find_here(self, column: Any) -> tuple[Field, list[str]]:
         names = [str(part.name) for part in column.parts]
@@ -127,6 +131,7 @@ class Scope:
                         raise UnknownColumnError(names[1], start_of(column.parts[1]), [relation])
                     if found is not None:
                         return found, names[2:]
+                    self.by_alias.add((start_of(column.parts[1]), lower[1]))  # of a STRUCT of the same name
         found_in = self._of_all(lower[0])
         if len(found_in) > 1:
             which = " and ".join(relation.label or relation.name for relation, _ in found_in)
@@ -195,6 +200,11 @@ class Scope:
         """Return the columns of `*`, or of `table.*`, with their relations."""
         named = (relation for relation in self.relations if relation.name == table.lower())
         return [(r, f) for r in named for f in r.fields] if table else self.visible
+
+    def names(self, name: str) -> bool:
+        """Return whether this name in lower case is a relation's, here or around."""
+        is_here = any(relation.name == name for relation in self.relations)
+        return is_here or (self.around is not None and self.around.names(name))
 
     def has(self, name: str) -> bool:
         """Return whether one of the relations has a column of this name."""

@@ -154,8 +154,9 @@ class Analysis:
     - `used`: the columns that the result needs.
     - `read`: the columns of the inputs, once for each use of an input, with the input's name.
     - `deciding`: the columns that decide which rows there are: of conditions, groups, DISTINCT, generators.
-    - `by_alias`: the names that stand for an earlier item of their SELECT, and the columns that a NATURAL
-      JOIN compares, with their positions.
+    - `by_alias`: with their positions, the names that stand for something else if an input gets a column of
+      this name: names of an earlier item of their SELECT, or of a column of the SELECT around a subquery, and
+      fields of a STRUCT with the name of its relation; and the columns that a NATURAL JOIN compares.
     - `state`: a digest of the query that computes the state; "" if it keeps none.
     """
 

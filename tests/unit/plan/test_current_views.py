@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from mzplan.config import load_configuration
 from mzplan.model.plan import Change, Plan
 from mzplan.model.resources import Configuration
@@ -104,3 +106,27 @@ def test_other_inputs_are_no_replace(tmp_path: Path) -> None:
 def test_another_key_replaces_the_view(tmp_path: Path) -> None:
     _, change = planned(tmp_path, ("key: [city]\n    schema", "key: [city, n]\n    schema"))
     assert (change.action, change.effect) == ("replace", "replace")
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("SELECT id FROM orders o WHERE EXISTS (SELECT 1 FROM towns t WHERE amount > 1)", "amount"),
+        ("SELECT towns.id FROM towns", "id"),
+    ],
+)
+def test_a_name_that_stands_for_a_new_column_computes_all_rows_again(
+    tmp_path: Path, query: str, name: str
+) -> None:
+    """The input gets a column that the names of a correlated subquery, or of a field, then stand for."""
+    text = (
+        'sources:\n  orders: {type: local, key: [id], schema: "id BIGINT, amount BIGINT"}\n'
+        '  towns: {type: local, schema: "city STRING, towns STRUCT<id: BIGINT>"}\n'
+        f"views:\n  totals: {{output: current, key: [id], query: '{query}'}}\n"
+    )
+    state = commit(load(tmp_path, text))
+    assert state.resources[at("view.totals")].body["aliases"] == [name]
+    plan = build_plan(load(tmp_path, text.replace("city STRING", f"city STRING, {name} BIGINT")), state)
+    (change,) = [one for one in plan.changes if one.address == at("view.totals")]
+    assert change.effect == "restart" and change.query is not None and change.query.recomputes
+    assert "affects only new rows" not in render_plan(plan)
