@@ -19,6 +19,8 @@ from mzplan.schema.relations.scopes import Relation
 from mzplan.schema.relations.tree import Block, Path
 
 _MOST_VARIANTS = 16
+# 0.0 and -0.0 are one value of a key, and two values of an expression such as CAST(key AS STRING).
+_OF_TWO_ZEROS = ("DOUBLE", "FLOAT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,13 @@ class SelectRows:
 
     def _is_fixed_by(self, tree: Any, keys: Sequence[Any]) -> bool:
         """Return whether an expression has one value for each value of the keys."""
-        return _is_fixed_by(self._block, tree, {self._block.scope.key(key) for key in keys})
+        scope = self._block.scope
+        known = {scope.key(key) for key in keys}
+        is_key = type(tree.unnest()).__name__ == "Column" or scope.key(tree) in known
+        types = (scope.find(column)[0].type or "" for column in own_columns(tree))
+        if not is_key and any(word in type_ for type_ in types for word in _OF_TWO_ZEROS):
+            return False
+        return _is_fixed_by(self._block, tree, known)
 
     # ── FROM
 
