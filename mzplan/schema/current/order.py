@@ -77,8 +77,8 @@ class _Select:
         self._columns = Columns(block)
 
     def check(self) -> None:
-        having = self._block.node.args.get("having")
-        for tree in (*self._block.node.expressions, *([having] if having is not None else [])):
+        clauses = (self._block.node.args.get(name) for name in ("having", "order"))
+        for tree in (*self._block.node.expressions, *filter(None, clauses)):
             windows = windows_in(tree)
             for window in windows:
                 self._check_window(window)
