@@ -65,6 +65,16 @@ def difference(
     return Difference(rows.drop(_ROWS), int(totals["count"]))
 
 
+def require_own_keys(changes: Difference, others: DataFrame, keys: Sequence[str], address: Address) -> None:
+    """Raise MzplanError MZ019 if a row to write has the key of one of the `others`, which stay."""
+    written = changes.rows.where(f.col(CHANGE) == UPSERT)
+    stay = others.select(*(f.col(quoted(name)).alias(_key(i)) for i, name in enumerate(keys)))
+    matches = [written[quoted(name)].eqNullSafe(stay[_key(i)]) for i, name in enumerate(keys)]
+    several = written.join(stay, matches, "left_semi").withColumn(_ROWS, f.lit(2))
+    if not several.isEmpty():
+        raise _several_rows(several, keys, address)
+
+
 def _by_key(rows: DataFrame, keys: Sequence[str], columns: Sequence[str], side: str) -> DataFrame:
     """Return one row per key: the key's columns, a struct of all columns, and the number of rows."""
     numbered = [f.col(quoted(name)).alias(f"c{i}") for i, name in enumerate(columns)]

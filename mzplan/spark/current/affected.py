@@ -41,11 +41,18 @@ class AffectedKeys:
 
     def among(self, rows: DataFrame) -> DataFrame:
         """Return the affected ones of these rows."""
+        return self._joined(rows, "left_semi")
+
+    def beside(self, rows: DataFrame) -> DataFrame:
+        """Return the other ones of these rows, which stay as they are."""
+        return self._joined(rows, "left_anti")
+
+    def _joined(self, rows: DataFrame, how: str) -> DataFrame:
         # Under other names, because Spark would confuse columns that come from the same input.
         renamed = self.rows.select(*(f.col(quoted(n)).alias(_name(i)) for i, n in enumerate(self.names)))
         keys = f.broadcast(renamed) if self.count <= _MOST_BROADCAST else renamed
         matches = [rows[quoted(n)].eqNullSafe(keys[_name(i)]) for i, n in enumerate(self.names)]
-        return rows.join(keys, matches, "left_semi")
+        return rows.join(keys, matches, how)
 
     def close(self) -> None:
         """Release the cached keys."""

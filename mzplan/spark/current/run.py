@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.difference import difference
+from mzplan.connectors.frames.difference import difference, require_own_keys
 from mzplan.connectors.frames.merges import merge
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.schema.columns import POSITION
@@ -162,12 +162,14 @@ class CurrentRun:
                 return self._record(step, planned, began, count=0)
         try:
             rows = rows_by_sql(self.session, {}, tables, self.query, self.position)
-            found = read_table(self.session, self.collection)
+            stored = found = read_table(self.session, self.collection)
             if keys is not None:
-                rows, found = keys.among(rows), keys.among(found)
+                rows, found = keys.among(rows), keys.among(stored)
             columns = [column.name for column in self.query.columns]
             changes = difference(rows, found, columns, self.query.keys, self.query.address)
             try:
+                if keys is not None and changes.count and not self._is_traced_by_key:
+                    require_own_keys(changes, keys.beside(stored), self.query.keys, self.query.address)
                 self._record(step, planned, began, count=changes.count, why=why, keys=keys)
                 failpoint(Failpoint.VIEW_COMPUTED)
                 if changes.count:
@@ -244,6 +246,11 @@ class CurrentRun:
     @cached_property
     def _trace(self) -> Trace:
         return trace_of_view(self.query)
+
+    @property
+    def _is_traced_by_key(self) -> bool:
+        """Whether rows with one key are all affected, or none of them."""
+        return {name.lower() for name in self._trace.keys} <= {name.lower() for name in self.query.keys}
 
     def _tables(self, versions: Mapping[str, int]) -> dict[str, DataFrame]:
         """Return the rows of each input as of these versions, by its place; by default, the newest ones."""

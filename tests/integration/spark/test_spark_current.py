@@ -215,6 +215,19 @@ def test_two_rows_with_one_key_are_an_error(lab: Lab, shop: CurrentLab) -> None:
     assert lab.read(view) == []
 
 
+def test_a_row_with_the_key_of_a_row_that_no_change_affects_is_an_error(lab: Lab, shop: CurrentLab) -> None:
+    shop.sql("DELETE FROM {orders} WHERE id = 2")
+    query = "SELECT customer, amount, count(*) OVER (PARTITION BY amount) AS n FROM orders"
+    schema = "customer STRING, amount INT, n BIGINT"
+    view = shop.view(query, schema, "customer", "orders", refresh="incremental")
+    lab.start(view)
+    shop.agrees(view)
+    before = shop.rows(view)
+    shop.insert("orders", "5, 'b', 20")  # only rows with this amount are affected
+    lab.fails(view, "MZ019", "2 rows have the key", '"customer":"b"')
+    assert shop.rows(view) == before
+
+
 @pytest.mark.parametrize("seeds", [range(25), pytest.param(range(25, 300), marks=pytest.mark.nightly)])
 def test_the_checks_of_the_runner_allow_every_query(lab: Lab, seeds: range) -> None:
     """The query of a view, and the queries by which its affected keys are found."""
