@@ -188,6 +188,7 @@ sinks:
         ("cities", ", mode: upsert, key: [customer]", ""),
         ("cities", "", "MZ020"),  # its rows change
         ("orders", ", mode: upsert", 'MZ006 Missing key "key"'),
+        ("orders", ", key: [id]", "A key without the mode upsert"),
         ("orders", ", state: kept", 'MZ004 Unknown key "state"'),
     ],
 )
