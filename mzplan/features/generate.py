@@ -22,6 +22,7 @@ from mzplan.plan.commit import wanted_state
 from mzplan.render.text import safe
 from mzplan.schema.description import InlinedConnection, inline_connection
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.loading import is_type
 from mzplan.secrets.policy import Guard
 
 _WIDTH = 10_000  # characters of a line, so that no schema is broken into several
@@ -87,7 +88,8 @@ def _offers(
         return inline_connection(records[address], records)
 
     wanted, with_schemas = inlined(connection), None
-    if any(r.property == "schema_registry" for r in resource_kind("source", wanted.type).references):
+    kind = resource_kind("source", wanted.type) if is_type("source", wanted.type) else None
+    if kind is not None and any(r.property == "schema_registry" for r in kind.references):
         registries = [a for a, record in records.items() if record.type == "schema-registry"]
         if registry is not None:
             with_schemas = inlined(_address(registry))

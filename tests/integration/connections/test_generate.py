@@ -118,7 +118,9 @@ def test_tables_become_sources_with_their_keys(
 def test_what_cannot_be_listed_is_an_error(folder: Path) -> None:
     (folder / "pipeline.yaml").write_text(
         "connections:\n  k: {type: kafka, brokers: ['127.0.0.1:9']}\n  here: {type: files, path: data}\n"
+        "  cloud: {type: aws, region: eu-west-1}\n"
     )
     assert failed(folder, "generate", "--connection", "here", code=64)["code"] == "MZ070"
+    assert failed(folder, "generate", "--connection", "cloud", code=64)["code"] == "MZ070"
     assert failed(folder, "generate", "--connection", "nothing", code=64)["code"] == "MZ070"
     assert failed(folder, "generate", "--connection", "k", code=1)["code"] == "MZ050"
