@@ -133,9 +133,9 @@ def _computed(
     function = function or FunctionName(compute.__module__, getattr(compute, "__name__", "compute"))
     try:
         rows = compute(inputs, options)
-    except MzplanError:
+    except (MzplanError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as problem:  # the function may raise anything
+    except BaseException as problem:  # the function may raise anything, such as CancelledError of asyncio
         raise failed(query.address, function, problem) from None
     streaming = any(input_.isStreaming for input_ in inputs.values())
     if getattr(rows, "isStreaming", None) != streaming:

@@ -61,7 +61,7 @@ class FunctionSink(SinkConnector):
                 if number := given.count():
                     function.call(given, step)
                 run.wrote(step, number)
-            except (Exception, SystemExit) as problem:  # the function may raise anything
+            except BaseException as problem:  # such as asyncio's CancelledError: PySpark handles an Exception
                 told = failed(query.address, function.name, problem)
                 run.fail(told)
                 raise told from None

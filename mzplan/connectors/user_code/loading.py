@@ -61,13 +61,13 @@ def load_function(query: ResolvedQuery) -> LoadedFunction:
             else:
                 _require_installed(query, name)
                 module = import_module(name.module)
-        except MzplanError:
+        except (MzplanError, KeyboardInterrupt):
             raise
         except ModuleNotFoundError as problem:
             if problem.name and f"{name.module}.".startswith(f"{problem.name}."):
                 raise error("MZ361.no-module", address=query.address, module=name.module) from None
             raise failed(query.address, name, problem) from None
-        except (Exception, SystemExit) as problem:  # the module may raise anything
+        except BaseException as problem:  # the module may raise anything
             raise failed(query.address, name, problem) from None
     function = getattr(module, name.name, None)
     if not callable(function):

@@ -159,6 +159,8 @@ def test_a_module_that_fails_is_told_by_its_line(tmp_path: Path, package: Path) 
     found = problem(tmp_path, f"{FILE}:f", "from transforms.other import f\n")
     assert "ModuleNotFoundError: No module named 'transforms'" in found.detail
     assert "SystemExit: 3" in problem(tmp_path, f"{FILE}:f", "raise SystemExit(3)\n").detail
+    cancelled = "import asyncio\nraise asyncio.CancelledError\n"  # neither an Exception
+    assert "CancelledError" in problem(tmp_path, f"{FILE}:f", cancelled).detail
     (package / "shop_words/broken.py").write_text("x = 1\nraise KeyError('x')\n")
     found = problem(tmp_path, "shop_words.broken:f")
     assert "fails at shop_words/broken.py:2" in found.summary
