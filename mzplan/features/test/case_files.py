@@ -84,7 +84,7 @@ class _Reader:
             unknown = next((key for key in data if key != "tests"), None) if isinstance(data, dict) else None
             if unknown is not None:
                 where = Location(document.file, (unknown,), at_key=True)
-            value = tests if tests is not None else data
+            value = tests if isinstance(data, dict) and list(data) == ["tests"] else data
             self._findings.add("MZ350.no-mapping", where, path=document.file.path, data=value)
             return
         for name, body in tests.items():

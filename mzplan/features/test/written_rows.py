@@ -215,9 +215,13 @@ def _typed(
             columns=listed,
             near=near,
         )
-    values = {name.lower(): value for name, value in row.values.items()}
+    values: dict[str, Any] = {}
+    for name, value in row.values.items():
+        if name.lower() in values:
+            row.report(findings, "MZ350.column-twice", name, at_key=True, name=name)
+        values[name.lower()] = value
     typed: dict[str, Any] = {}
-    fits = not unknown
+    fits = not unknown and len(values) == len(row.values)
     for column in columns:
         try:
             typed[column.name] = converter(column, text=row.is_text)(values.get(column.name.lower()))

@@ -89,6 +89,10 @@ def places(folder: Path) -> list[str]:
             "a: {view: spending, given: {orders: [{ids: 1}]}, expect: {rows: []}}",
             '2:41 orders has no column "ids"',
         ),
+        (
+            "a: {view: spending, given: {orders: [{id: 1, ID: 2}]}, expect: {rows: []}}",
+            '2:48 A row has the column "ID" twice',
+        ),
         ("a: {view: spending, given: {orders: [5]}, expect: {rows: []}}", "2:40 Step 1 isn't a list of rows"),
         (
             "a: {view: spending, given: {orders: [{id: 1}, 5]}, expect: {rows: []}}",
@@ -142,6 +146,7 @@ def test_a_name_is_used_once(shop: Path) -> None:
     ("name", "content", "place"),
     [
         ("c.csv", "name,zip\nada,1\n", '2:1 customers has no column "zip"'),
+        ("c.csv", "name,NAME\nada,bob\n", '2:1 A row has the column "NAME" twice'),
         ("c.csv", "name,city\nada\n", "2:1 tests/fixtures/c.csv has a broken row"),
         ("c.jsonl", '{"name": "ada"}\n{"name": 5}\n', "2:1 name is 5, not STRING"),
         ("c.jsonl", "ada\n", "1:1 tests/fixtures/c.jsonl has a broken row"),
