@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from mzplan.schema.columns import Column, parse_columns
+from mzplan.schema.columns import Column, DdlError, parse_columns
 from mzplan.schema.kinds import ResourceKind, as_mapping, resource_kind
 from mzplan.schema.loading import is_type, own_types
 
@@ -48,11 +48,18 @@ def record_columns(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
 def keys_of(type_: str, body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the key columns of a keyed collection; `()` for a collection that only gets new rows.
 
-    `x-key` marks the property that lists them.
+    `x-key` marks the property that lists them. Each has the name of its column, whose case it may not have.
     """
     kind = collection_kind(type_)
     listed = _value(body, kind.key_path) if kind.key_path is not None else None
-    return tuple(listed) if isinstance(listed, list) and all(isinstance(name, str) for name in listed) else ()
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        return ()
+    keys: list[str] = listed
+    try:
+        names = {column.name.lower(): column.name for column in columns_of(type_, body)}
+    except DdlError:
+        return tuple(keys)
+    return tuple(names.get(name.lower(), name) for name in keys)
 
 
 def default_ddl(kind: ResourceKind, path: tuple[str, ...], body: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ import pytest
 
 from mzplan.model.resources import Configuration
 from mzplan.plan import build_plan
-from mzplan.schema.source_columns import columns_of
+from mzplan.schema.source_columns import columns_of, keys_of
 from tests.unit.config_files import brief, errors, load, resource
 from tests.unit.small_projects import actions, commit, fields, kafka, postgres, project, sink, source
 
@@ -47,6 +47,12 @@ def test_included_columns_can_be_selected(tmp_path: Path) -> None:
     assert list(map(str, columns_of("kafka", body))) == ["value STRING", "key STRING", "timestamp TIMESTAMP"]
     wrong = errors(tmp_path, {"a.yaml": text % "headers"})
     assert brief(wrong) == ['a.yaml:15:52 MZ019 Unknown column "headers"']
+
+
+def test_a_key_has_the_names_of_its_columns() -> None:
+    body = {"schema": "Id BIGINT, name STRING", "key": ["NAME", "id"]}
+    assert keys_of("local", body) == ("name", "Id")
+    assert keys_of("local", {**body, "schema": "no columns"}) == ("NAME", "id")
 
 
 @pytest.mark.parametrize(
