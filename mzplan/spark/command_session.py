@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.host.processes import children, send_signal
@@ -57,10 +57,15 @@ def open_command_session(
     """
     starting()
     discard_java_output()
-    if threading.current_thread() is not threading.main_thread():
-        return open_session("mzplan verify", options, packages)
-    _interruption.watch()
-    return _opened_on_a_thread(packages, options)
+    _output.redirect()
+    try:
+        if threading.current_thread() is not threading.main_thread():
+            return open_session("mzplan verify", options, packages)
+        _interruption.watch()
+        return _opened_on_a_thread(packages, options)
+    except BaseException:
+        _output.restore()
+        raise
 
 
 def close_command_session(session: SparkSession) -> None:
@@ -69,6 +74,7 @@ def close_command_session(session: SparkSession) -> None:
     Raises KeyboardInterrupt if a signal has ended the session. PySpark may have replaced that interrupt by
     its own error, which the command would report as a problem with the data.
     """
+    _output.restore()
     if _interruption.happened:
         raise KeyboardInterrupt
     try:
@@ -130,6 +136,21 @@ class _Interruption:
         self._handlers[number](number, frame)
 
 
+class _Output:
+    """Sends text that the user's functions print to stderr, because stdout only has the command's result."""
+
+    def __init__(self) -> None:
+        self._results: TextIO | None = None
+
+    def redirect(self) -> None:
+        if self._results is None:
+            self._results, sys.stdout = sys.stdout, sys.stderr
+
+    def restore(self) -> None:
+        if self._results is not None:
+            sys.stdout, self._results = self._results, None
+
+
 def _silence_python() -> None:
     """Suppress the errors that Python prints once Java is gone.
 
@@ -147,3 +168,4 @@ def _silence_python() -> None:
 
 
 _interruption = _Interruption()
+_output = _Output()

@@ -42,18 +42,18 @@ def work(session, endless):
     if "finalizer" in sys.argv:  # Python ignores exceptions there, and Py4J has finalizers
         class Collected:
             def __del__(self):
-                print("finalizer", flush=True)
+                print("finalizer", flush=True, file=sys.__stdout__)
                 endless()
         Collected()
         session.range(1).collect()
     elif "batch" in sys.argv:
         def batch(rows, step):
-            print("batch", flush=True)
+            print("batch", flush=True, file=sys.__stdout__)
             endless()
         rows = session.readStream.format("rate").load()
         rows.writeStream.foreachBatch(batch).trigger(once=True).start().awaitTermination()
     else:
-        print("working", flush=True)
+        print("working", flush=True, file=sys.__stdout__)
         endless()
 
 sys.exit(run_to_exit(Invocation(), run))

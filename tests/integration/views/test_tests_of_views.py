@@ -22,6 +22,7 @@ connections:
 sources:
   orders: {type: local, schema: "id BIGINT, customer STRING, amount DECIMAL(10,2), ts TIMESTAMP"}
   customers: {type: local, schema: "name STRING, city STRING", key: [name]}
+  articles: {type: local, schema: "Sku STRING, price INT", key: [sku]}
   events:
     connection: shop_kafka
     topic: events
@@ -60,6 +61,9 @@ views:
     output: current
     key: [name]
     expect: {short: {check: length(city) < 5}}
+  prices: {query: "SELECT sku, price FROM articles"}
+  noisy: {function: "noisy.py:noisy", reads: [orders], schema: "id BIGINT"}
+  cancelled: {function: "noisy.py:cancelled", reads: [orders], schema: "id BIGINT"}
 sinks:
   large: {from: orders, type: console, select: [id, "amount * 2 AS twice"], where: amount > 5}
   cities_pg: {from: cities, connection: shop_pg, table: public.cities, mode: upsert, key: [name]}
@@ -104,6 +108,12 @@ tests:
       customers: [[{name: ada, city: London}], [{name: bob, city: Paris}]]
       orders: [[{id: 1, customer: ada}, {id: 2, customer: bob}], [{id: 3, customer: bob}]]
     expect: {rows: [{id: 1, city: London}, {id: 2, city: null}, {id: 3, city: Paris}]}
+  a key is found in any case:
+    view: prices
+    given: {articles: [[{sku: a, price: 1}, {SKU: b, price: 2}], [{sku: a, price: 3}, {sku: b, _op: delete}]]}
+    expect: {rows: [{sku: a, price: 3}]}
+  a function prints: {view: noisy, given: {orders: [{id: 1}]}, expect: {rows: [{id: 1}]}}
+  a function is cancelled: {view: cancelled, given: {orders: [{id: 1}]}, expect: {error: MZ362}}
   a division by zero fails: {view: halves, given: {orders: [{id: 0}]}, expect: {error: MZ064}}
   a view without rows: {view: spending, expect: {rows: []}}
   a sink selects: {sink: large, given: {orders: [[{id: 1, amount: 5}], [{id: 2, amount: 6}]]},
@@ -144,6 +154,18 @@ tests:
     given: {customers: [[{name: ada, city: London}, {name: bob, city: Rome}], [{name: bob, city: Paris}]]}
     expect: {after: {2: {violations: {short: 1}}}, violations: {short: 2}}
 """
+FUNCTIONS = """\
+import asyncio
+
+
+def noisy(orders):
+    print("printed by a function")
+    return orders.select("id")
+
+
+def cancelled(orders):
+    raise asyncio.CancelledError
+"""
 WRONG = """\
 tests:
   wrong rows:
@@ -164,6 +186,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ElementTree.Elem
     """Return the document and the JUnit file of a run over right and wrong tests."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "mzplan.yaml").write_text(PROJECT)
+    (folder / "noisy.py").write_text(FUNCTIONS)
     (folder / "tests" / "fixtures").mkdir(parents=True)
     (folder / "tests" / "fixtures" / "customers.csv").write_text("name,city\nada,London\nbob,Paris\n")
     (folder / "tests" / "right.yaml").write_text(TESTS)
@@ -183,6 +206,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ElementTree.Elem
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done
     assert not Path(folder, "warehouse").exists() and not Path(folder, "state").exists()
+    assert "printed by a function" in done.stderr  # stdout has nothing but the document
     return json.loads(done.stdout), ElementTree.parse(report).getroot()
 
 
@@ -190,7 +214,7 @@ def test_right_tests_pass(ran: tuple[Any, ElementTree.Element]) -> None:
     document, _ = ran
     failed = {test["name"]: test for test in document["tests"] if not test["passed"]}
     assert set(failed) == {"wrong rows", "wrong error", "wrong violations", "an unexpected error"}, failed
-    assert document["summary"] == {"passed": 13, "failed": 4}
+    assert document["summary"] == {"passed": 16, "failed": 4}
 
 
 def test_a_failure_says_what_differs(ran: tuple[Any, ElementTree.Element]) -> None:
@@ -211,7 +235,7 @@ def test_a_failure_says_what_differs(ran: tuple[Any, ElementTree.Element]) -> No
 
 def test_junit_xml_lists_all_tests(ran: tuple[Any, ElementTree.Element]) -> None:
     suite = ran[1].find("testsuite")
-    assert suite is not None and (suite.get("tests"), suite.get("failures")) == ("17", "4")
+    assert suite is not None and (suite.get("tests"), suite.get("failures")) == ("20", "4")
 
 
 @pytest.mark.parametrize("name", ["test-a-view", "see-what-a-change-gives"])
