@@ -112,7 +112,8 @@ def _extent_of(
         if steps.upper == 0:
             raise error("MZ353.empty", address=address)
         if extent.is_all or name in description.snapshots:
-            return InputExtent(collection=collection)
+            # A version, because the runner may write while both definitions of a comparison are computed.
+            return InputExtent(collection=collection, version=history.collection.versions()[-1])
         first, last = extent.steps if extent.steps is not None else (0, None)
         if extent.since is not None:
             first = max(first, history.first_young(extent.since))
