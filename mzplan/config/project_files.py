@@ -109,12 +109,16 @@ def _declared_section(file: SourceFile) -> str:
 def test_files(directory: str, findings: Findings) -> list[SourceFile]:
     """Return the YAML files directly in the folder of tests, sorted by name; none without the folder."""
     folder = Path(directory) / TESTS_FOLDER
-    if not folder.is_dir():
+    if not os.path.lexists(folder):
         return []
     if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(directory)):
         findings.add("MZ001.outside-link", action="read the folder", path=TESTS_FOLDER)
         return []
-    names = sorted(entry.name for entry in os.scandir(folder))
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder))
+    except OSError as failure:
+        findings.report(_cause(failure, "list the folder", TESTS_FOLDER))
+        return []
     return [
         SourceFile.within(directory, str(folder / name))
         for name in names

@@ -118,6 +118,10 @@ def places(folder: Path) -> list[str]:
         ("a: {source: events, given: {x: []}, expect: {rows: []}}", "2:23 `given` doesn't belong to the"),
         ("a: {source: events, records: [{key: 1}], expect: {rows: []}}", "2:33 A record can't be read"),
         ("a: {view: spending, expect: {error: E1}}", '2:39 Wrong value for "error"'),
+        (
+            "a: {view: spending, expect: {error: MZ019, rows: []}}",
+            "2:39 An expected error beside other expectations",
+        ),
     ],
 )
 def test_a_mistake_has_its_place(shop: Path, test: str, mistake: str) -> None:
@@ -204,6 +208,16 @@ def test_an_unknown_name_is_a_usage_error(shop: Path) -> None:
     write_tests(shop, "counts once: {view: spending, expect: {rows: []}}")
     found = failed(shop, "test", "count once", code=64)
     assert found["code"] == "MZ352" and "counts once" in found["hint"]
+
+
+def test_something_else_in_place_of_the_folder_is_an_error(shop: Path) -> None:
+    (shop / "tests" / "fixtures").rmdir()
+    (shop / "tests").rmdir()
+    (shop / "tests").touch()
+    assert failed(shop, "test", code=1)["summary"] == "Can't list the folder tests"
+    (shop / "tests").unlink()
+    (shop / "tests").symlink_to("tests")
+    assert failed(shop, "test", code=1)["summary"] == "Can't list the folder tests"
 
 
 def test_no_tests_are_a_success(shop: Path) -> None:
