@@ -138,9 +138,10 @@ class CurrentRun:
         try:
             self._compute(step, planned, former)
         except Exception as problem:
-            if failures.of_exception(problem).kind != "offsets-gone":
+            # A step that is written stays as it was planned, even if the write failed after its commit.
+            if failures.of_exception(problem).kind != "offsets-gone" or self._is_written(step):
                 raise
-            # VACUUM has removed files of these versions. No row of the step was written.
+            # VACUUM has removed files of these versions.
             newest = replace(planned, versions=self._newest_versions())
             self._compute(step, newest, former, "a version of an input can no longer be read")
 

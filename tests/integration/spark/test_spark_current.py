@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
 from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.catalogue import Connectors
+from mzplan.connectors.frames.merges import merge
 from mzplan.schema.current.rows import ANY, CHANGED
 from mzplan.schema.description import Description
 from mzplan.schema.relations.analysis import trace_of
 from mzplan.schema.relations.parse import parse_query
+from mzplan.spark.current import run
 from mzplan.spark.verification.recomputed_view import RecomputedView
 from mzplan.spark.view_sql import rows_of_tables
 from mzplan.warehouse.checkpoint_log import position_after
@@ -204,6 +207,27 @@ def test_a_version_whose_files_are_gone_is_read_as_it_is(lab: Lab, shop: Current
     assert any(step.refresh == "full" for step in shop.steps(view)[1:])
     place = name_of(shop.inputs["orders"].place)
     assert shop.steps(view)[-1].versions[place] == newest
+
+
+def test_a_write_that_fails_after_its_commit_keeps_its_versions(
+    lab: Lab, shop: CurrentLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = shop.view(TOTALS, SCHEMA, "city", "orders customers")
+    lab.start(view)
+    shop.agrees(view)
+
+    def write_and_fail(*arguments: Any) -> None:
+        merge(*arguments)
+        monkeypatch.undo()
+        shop.sql("UPDATE {orders} SET amount = amount + 1")  # the step hasn't read this version
+        raise RuntimeError("OffsetOutOfRange")
+
+    monkeypatch.setattr(run, "merge", write_and_fail)
+    shop.sql("UPDATE {orders} SET amount = 60 WHERE id = 2")
+    lab.fails(view, "MZ067")
+    lab.stop(view)
+    lab.start(view)
+    shop.agrees(view)
 
 
 def test_two_rows_with_one_key_are_an_error(lab: Lab, shop: CurrentLab) -> None:
