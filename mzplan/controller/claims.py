@@ -59,7 +59,7 @@ class Claims:
         runner must know that the query has run before.
         """
         accepted = {**self._still_claimed(accepted, claimed), **accepted}
-        before = {d.place: a for a, d in self.accepted.items()}
+        before = {d.place: a.resource for a, d in self.accepted.items()}
         after = {d.place for d in accepted.values()}
         known = {entry.place for entry in self.dropped}
         orphans = {p: a for p, a in before.items() if p not in after and p not in claimed and p not in known}

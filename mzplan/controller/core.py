@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TypedDict, Unpack
 
 from mzplan.controller.claims import Claims
@@ -84,7 +85,8 @@ class Controller:
         self.targets = TargetMaintenance(
             lambda sink: executor.compact(sink, self.secrets), jobs, clock, self.wake
         )
-        self.wanted: dict[Address, WantedQuery] = {}  # the queries that should run here
+        self._in_service: dict[Address, WantedQuery] = {}  # the committed queries
+        self.wanted: dict[Address, WantedQuery] = {}  # with the generations that run beside them
         self.claimed: frozenset[Place] = frozenset()  # the storage that must stay
         self.queries: Queries | None = None
         self.decisions: dict[Address, Decision] = {}
@@ -117,9 +119,9 @@ class Controller:
         if policies is not None:
             known = self.frontiers.by_id
             self.frontiers.set_policies((i, p) for i, p in policies.items() if known[i].policy != p)
-        self.wanted = {query.description.address: query for query in queries if query.instance == instance}
+        self._in_service = {q.description.address: q for q in queries if q.instance == instance}
         assert self.queries is not None
-        self.queries.follow(self.wanted)
+        self._want(self._wanted_now())
         self.claimed = frozenset({*claimed, *(query.description.place for query in queries)})
         self.wake()
 
@@ -219,6 +221,9 @@ class Controller:
         if queries.takeover is None:
             queries.takeover = self._takeover()
         self.decisions = queries.reconcile()
+        if not self.instances.is_store_away and (wanted := self._wanted_now()) != self.wanted:
+            self._want(wanted)
+            self.wake()
         if self.instances.is_store_away and (overtaken := queries.overtaken()) is not None:
             self.instances.give_up(f"the target of {overtaken} shows that another runner leads")
             return
@@ -306,6 +311,21 @@ class Controller:
         self.instances.release()
 
     # --- inside
+
+    def _wanted_now(self) -> dict[Address, WantedQuery]:
+        """Return the committed queries, and the new generations that run beside the ones in service."""
+        wanted = dict(self._in_service)
+        for address, decision in self.decisions.items():
+            query = self._in_service.get(address)
+            if query is not None and decision.hold is not None and decision.hold.beside:
+                at = address.beside(query.description.generation)
+                wanted[at] = replace(query, description=replace(query.description, address=at))
+        return wanted
+
+    def _want(self, wanted: dict[Address, WantedQuery]) -> None:
+        assert self.queries is not None
+        self.wanted = wanted
+        self.queries.follow(wanted)
 
     def _stop_queries(self) -> None:
         """Stop every query, because the lease is lost. Called on the thread that kept the lease."""

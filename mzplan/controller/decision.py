@@ -124,6 +124,7 @@ class HeldQuery:
     - `check`: whether the description is checked before it starts.
     - `stop`: why the query is stopped, if it is and runs; takes precedence over `description`.
     - `restart`: why the query starts once it isn't held any more, if it was stopped.
+    - `beside`: whether the committed description runs meanwhile, beside the former one.
     - `reason`: what the query waits for; "" for a canary that has failed.
     """
 
@@ -132,6 +133,7 @@ class HeldQuery:
     check: bool = True
     stop: Cause | None = None
     restart: Cause | None = None
+    beside: bool = False
     reason: str = ""
 
     @property

@@ -20,9 +20,9 @@ from mzplan.controller.outages import OVERTAKEN, is_fenced
 from mzplan.controller.reconcile import BACKOFF, after_failure, without_failures
 from mzplan.controller.runs import Runs
 from mzplan.controller.secrets_in_use import SecretsInUse
-from mzplan.controller.table import Result, Row, World, decide, job_kind, open_tasks_of
+from mzplan.controller.table import Result, Row, World, decide, exclusive, job_kind, open_tasks_of
 from mzplan.controller.terms import Step
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
 from mzplan.model.event import EventKind
@@ -65,7 +65,7 @@ class Queries:
             self.rows[address] = Row(
                 address=address, memory=Memory(accepted=accepted, started_here=was_paused)
             )
-        self._users: defaultdict[str, set[Address]] = defaultdict(set)  # of the checkpoints, by query id
+        self._users: defaultdict[Place, set[Address]] = defaultdict(set)  # see World.users
         self.reports: tuple[QueryReport, ...] = ()  # of the last round
         self.attempts = Attempts()
         self.runs = Runs(controller.store.project, self.events, self._last_step)
@@ -110,12 +110,14 @@ class Queries:
         for report in self.reports:
             by_address[report.name.address].append(report)
             if (id_ := self.command_runner.started_ids.get(report.name)) is not None:
-                self._users[id_].add(report.name.address)
+                self._users[exclusive(report.name.address, id_, report.name.generation)].add(
+                    report.name.address
+                )
         for address in {*self.rows, *by_address}:
             row = self._row(address)
             row.reports = tuple(by_address[address])
-            if row.starting_id is not None:
-                self._users[row.starting_id].add(address)
+            if isinstance(row.command, Switch):
+                self._users[exclusive(address, *row.command.description.place)].add(address)
         world, decisions = self._world(), dict[Address, Decision]()
         for row in sorted(self.rows.values(), key=lambda row: row.start_order(self.previous_lags)):
             decisions[row.address] = decision = decide(row, world)
@@ -233,7 +235,7 @@ class Queries:
                 if isinstance(command, Switch):
                     tasks = open_tasks_of(command.description, row.memory)
                     row.task = TaskProgress(title=str(tasks[0])) if tasks else None
-                    self._users[command.description.id].add(row.address)
+                    self._users[exclusive(row.address, *command.description.place)].add(row.address)
                 row.command = command
                 row.job = self.jobs.submit(kind, row.address, self.command_runner.run, command)
             case None:

@@ -16,7 +16,7 @@ from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.outages import hold_in_outage
 from mzplan.controller.reconcile import next_step, without_failures
 from mzplan.controller.terms import Gate
-from mzplan.model.address import KINDS, Address
+from mzplan.model.address import KINDS, Address, Place
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import JobKind
@@ -66,11 +66,6 @@ class Row:
     upstream: Any = None
     is_failing: bool = False
 
-    @property
-    def starting_id(self) -> str | None:
-        """The id of the query that the job starts. The start may take hours to appear in a report."""
-        return self.command.description.id if isinstance(self.command, Switch) else None
-
     def start_order(self, previous_lags: Mapping[Address, int]) -> tuple[bool, int, int, Address]:
         """Return the sort key of the query in the start order.
 
@@ -95,7 +90,7 @@ class World:
     - `started_ids`: the ids that queries were started with, by name. A name doesn't identify a checkpoint: it
       has the address, which may pass to another resource while the query runs. Queries never outlive this
       process, so it knows the ids of all running queries.
-    - `users`: returns the addresses that run, start or stop the query with an id.
+    - `users`: returns the addresses that run, start or stop what only one query may use (see `exclusive`).
     - `is_being_removed`: whether storage that a description uses or reads is being removed.
     - `is_full`: whether a new job of a kind would wait for a thread.
     """
@@ -106,7 +101,7 @@ class World:
     is_store_away: bool
     gates: Sequence[Gate]
     started_ids: Mapping[QueryName, str]
-    users: Callable[[str], Set[Address]]
+    users: Callable[[Place], Set[Address]]
     is_being_removed: Callable[[Description], bool]
     is_full: Callable[[JobKind], bool]
 
@@ -139,11 +134,20 @@ def _why_blocked(decision: Decision, row: Row, world: World) -> str | None:
     if not isinstance(decision.command, Switch):
         return None
     description = decision.command.description
-    if others := world.users(description.id) - {row.address}:
+    if others := world.users(exclusive(row.address, *description.place)) - {row.address}:
         return f"waiting for {min(others)} to stop, which uses the same checkpoint"
     if world.is_being_removed(description):
         return "waiting for the removal of former storage"
     return None
+
+
+def exclusive(address: Address, id_: str, generation: int) -> Place:
+    """Return what only one query may use at a time.
+
+    The generations of a view share nothing. Those of a source share objects on its upstream, and those of a
+    sink its target: this returns generation 0 for them.
+    """
+    return (id_, generation if address.reads_collections and address.writes_collection else 0)
 
 
 def _why_postponed(decision: Decision, row: Row, world: World) -> str | None:

@@ -16,6 +16,7 @@ READERS: tuple[Kind, ...] = ("view", "sink")
 # `\Z`, not `$`: `$` would let a trailing newline through.
 NAME_PATTERN = r"^[a-z][a-z0-9_]*\Z"
 NAME = re.compile(NAME_PATTERN)
+_NAME_OR_BESIDE = re.compile(r"[a-z][a-z0-9_]*(@[1-9][0-9]*)?\Z")
 MAX_NAME = 128
 ID = re.compile(r"[0-9A-Za-z_-]{1,64}")  # ids are folder names, so they must not hold a path separator
 
@@ -26,6 +27,8 @@ Place: TypeAlias = tuple[str, int]
 
 class Address(NamedTuple):
     """A resource's kind and name, such as `source.orders`.
+
+    The name of a generation that runs beside the one in service has its number: `view.totals@2`.
 
     A NamedTuple, not a dataclass, because a plan hashes and sorts hundreds of thousands of addresses.
     """
@@ -65,11 +68,25 @@ class Address(NamedTuple):
         """Whether the resource is a sink: it writes a target, through a connection."""
         return self.reads_collections and not self.writes_collection
 
+    def beside(self, generation: int) -> Address:
+        """Return the address of a generation that runs beside the one in service."""
+        return Address(self.kind, f"{self.name}@{generation}")
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether this is a generation that runs beside the one in service."""
+        return "@" in self.name
+
+    @property
+    def resource(self) -> Address:
+        """The address of the resource, for a generation that runs beside the one in service."""
+        return Address(self.kind, self.name.partition("@")[0])
+
     @classmethod
     def parse(cls, text: str) -> Address:
         """Parse an address such as `"source.orders"`. Raises ValueError that lists the valid forms."""
         kind, dot, name = text.partition(".")
-        if not dot or kind not in KINDS or not NAME.match(name) or len(name) > MAX_NAME:
+        if not dot or kind not in KINDS or not _NAME_OR_BESIDE.match(name) or len(name) > MAX_NAME:
             shown = text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
             kinds = [f"{known}.NAME" for known in KINDS]
             raise ValueError(f"{shown!r} is not an address: write {', '.join(kinds[:-1])} or {kinds[-1]}")

@@ -101,6 +101,8 @@ class ResourceState:
       request removes finished tasks.
     - `because`: why the query last had to start, stop or move, from the commit that caused it. It isn't part
       of the desired state.
+    - `cut_over`: the newest generation that `mzplan cut-over` has put into service; 0: none. `given_up`: the
+      newest generation that it has given up, whose number isn't used again.
     - `may_lose`: the generation of a source that may begin although its upstream no longer holds all records
       that the previous one read (`apply --allow-loss`); 0: none.
     - `predecessor`: the generation whose rows this one begins with; None if it reads its upstream from the
@@ -125,6 +127,8 @@ class ResourceState:
     restart_token: int = field(default=0, metadata=OPTIONAL)
     tasks: tuple[Task, ...] = field(default=(), metadata=SPARSE)
     because: Annotated[Cause | None, _read_cause] = field(default=None, compare=False, metadata=SPARSE)
+    cut_over: int = field(default=0, metadata=SPARSE)
+    given_up: int = field(default=0, metadata=SPARSE)
     may_lose: int = field(default=0, metadata=SPARSE)
     predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
     later_columns: str = field(default="", metadata=SPARSE)
@@ -173,6 +177,17 @@ class ResourceState:
     @property
     def place(self) -> Place:
         return (self.id, self.generation)
+
+    @property
+    def next_generation(self) -> int:
+        """The number of the generation that replaces this one."""
+        return max(self.generation, self.given_up) + 1
+
+    @property
+    def waits_for_cut_over(self) -> bool:
+        """Whether the generation waits for `mzplan cut-over` before it comes into service."""
+        is_manual = self.body.get("lifecycle", {}).get("cut_over") == "manual"
+        return is_manual and self.generation > max(1, self.cut_over)
 
     @property
     def instance(self) -> str:

@@ -174,6 +174,11 @@ class OutcomeFollower:
         if seen.held:
             if self._failed_canary(address, status):
                 return _outcome(address, "pending", seconds, seen, seen.held, "MZ140")
+            if self._waits_for_cut_over(resource, status):
+                return _outcome(address, "pending", seconds, seen, seen.held, "MZ065")
+            new = status.observations.get(address.beside(resource.generation))
+            if new is not None and (problem := _failure(new, seconds)) is not None:
+                return replace(problem, address=address)
             source = self._stopped_source(resource, status)
             if source is None:
                 self.hold_reasons[address] = seen.held
@@ -184,7 +189,13 @@ class OutcomeFollower:
         return _verdict(address, resource, seen, seconds)
 
     def _stopped_source(self, resource: ResourceState, status: Status) -> Observation | None:
-        """Return the observation of a query upstream that won't start by itself; None if all will."""
+        """Return the observation of a query that won't start by itself, and that this one waits for.
+
+        It is the query's new generation, which runs beside it, or a query upstream. None if all will start.
+        """
+        new = status.observations.get(resource.address.beside(resource.generation))
+        if new is not None and new.condition in ("rejected", "failed"):
+            return new
         for address in (*resource.reads.values(), *resource.snapshots.values()):
             seen, read = status.observations.get(address), self.state.resources.get(address)
             if seen is None or read is None or seen.wanted_digest != read.digest:
@@ -194,6 +205,16 @@ class OutcomeFollower:
             if seen.held and (stopped := self._stopped_source(read, status)) is not None:
                 return stopped
         return None
+
+    def _waits_for_cut_over(self, resource: ResourceState, status: Status) -> bool:
+        """Return whether a held query waits until a person puts a generation into service."""
+        seen = status.observations.get(resource.address)
+        if seen is None or not seen.held:
+            return False
+        inputs = (self.state.resources.get(address) for address in resource.references.values())
+        return resource.waits_for_cut_over or any(
+            self._waits_for_cut_over(read, status) for read in inputs if read is not None
+        )
 
     def _failed_canary(self, address: Address, status: Status) -> bool:
         """Return whether a canary that this query waits for has failed; then a person must decide."""
@@ -246,12 +267,14 @@ def _verdict(address: Address, resource: ResourceState, seen: Observation, secon
             return _outcome(address, "applied", seconds, seen)
         case "paused" if resource.paused:
             return _outcome(address, "applied", seconds, seen)
-        case "rejected":
-            return _outcome(address, "rejected", seconds, seen, seen.error or "", seen.error_code or "")
-        case "failed":
-            return _outcome(address, "failed", seconds, seen, seen.error or "", seen.error_code or "")
         case _:
-            return seen.condition
+            return _failure(seen, seconds) or seen.condition
+
+
+def _failure(seen: Observation, seconds: float) -> Outcome | None:
+    if seen.condition not in ("rejected", "failed"):
+        return None
+    return _outcome(seen.address, seen.condition, seconds, seen, seen.error or "", seen.error_code or "")
 
 
 def _outcome(

@@ -43,7 +43,7 @@ def read_project_status(project: Project, selection: Selection = ALL) -> Project
     if selection.is_everything:
         return status
     chosen = {r.address for r in choose(selection, state, lambda: _conditions(status))}
-    return replace(status, queries=tuple(q for q in status.queries if q.resource.address in chosen))
+    return replace(status, queries=tuple(q for q in status.queries if q.resource.address.resource in chosen))
 
 
 def select(project: Project, state: State, selection: Selection) -> list[ResourceState]:
@@ -111,7 +111,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
         )
     heartbeats = {instance.name: instance.heartbeat for instance in shown}
     queries = []
-    for address, resource in sorted(state.resources.items(), key=natural_item):
+    for address, resource in sorted(_with_beside(state, statuses).items(), key=natural_item):
         if address.is_connection:
             continue
         status = statuses.get(resource.instance)
@@ -161,6 +161,17 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
         canaries=tuple((canary, verdict_of(canary, state, statuses)) for canary in state.canaries),
         environment=project.settings.environment,
     )
+
+
+def _with_beside(state: State, statuses: Mapping[str, Status]) -> dict[Address, ResourceState]:
+    """Return the resources, and those generations that run beside the ones in service."""
+    resources = dict(state.resources)
+    for status in statuses.values():
+        for address in filter(lambda address: address.is_beside, status.observations):
+            resource = state.resources.get(address.resource)
+            if resource is not None and resource.instance == status.instance:
+                resources[address] = replace(resource, address=address)
+    return resources
 
 
 def _with_stale_inputs(queries: Sequence[QueryStatus]) -> tuple[QueryStatus, ...]:

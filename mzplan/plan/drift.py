@@ -49,7 +49,7 @@ def drift_between(
     - `rotated`: queries that run with old values of secrets, and the references to these secrets.
     - `now`: seconds since the epoch, to find stalled queries.
     """
-    drift = list(_foreign(state, statuses))
+    drift = [*_foreign(state, statuses), *_failed_beside(state, statuses)]
     for resource in state.resources.values():
         if not resource.digest:
             continue  # a connection isn't a query
@@ -119,7 +119,7 @@ def edits_by_hand(state: State) -> tuple[DriftItem, ...]:
 def _foreign(state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem]:
     for status in statuses.values():
         for address, seen in status.observations.items():
-            committed = state.resources.get(address)
+            committed = state.resources.get(address.resource)
             if seen.run_id is None or (committed is not None and committed.instance == status.instance):
                 continue
             detail = f"it runs on instance {status.instance}, where the state has no such query"
@@ -127,6 +127,16 @@ def _foreign(state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem
         for name in status.foreign:
             detail = f"the query {name[:200]} runs in its Spark application, but mzplan didn't start it"
             yield DriftItem(address=f"instance.{status.instance}", kind="foreign-query", detail=detail)
+
+
+def _failed_beside(state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem]:
+    """Yield the failed generations that run beside the ones in service."""
+    for status in statuses.values():
+        for address, seen in status.observations.items():
+            if not address.is_beside or seen.condition not in ("failed", "rejected"):
+                continue
+            detail = f"{seen.error_code}: {seen.error}; {address.resource} serves its former generation"
+            yield DriftItem(address=str(address), kind="failed-query", detail=detail)
 
 
 def _without_runner(resource: ResourceState, status: Status | None) -> tuple[str, str]:

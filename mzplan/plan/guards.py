@@ -103,6 +103,7 @@ def check_changes(
             yield from _check_prevent_destroy(change)
         if change.action == "replace":
             yield from _check_repeated_rows(change, renames)
+            yield from _runs_beside(change)
         if change.action != "create":
             yield from _check_forbidden(change)
         if change.action in ("create", "replace") or change.effect == "restart":
@@ -121,6 +122,23 @@ def _check_snapshots(change: Change, refilled: Container[Address]) -> Iterator[D
     if tables:
         named = " and ".join(tables)
         yield Diagnostic.of("MZ045.reads-snapshots", address=change.address, named=named)
+
+
+def _runs_beside(change: Change) -> Iterator[Diagnostic]:
+    """Yield MZ045 for a view whose new generation runs beside the one in service."""
+    before, after = change.before, change.after
+    lifecycle = after.body.get("lifecycle", {}) if after is not None else {}
+    if before is None or after is None or lifecycle.get("replace") != "side-by-side":
+        return
+    when = f"Readers move once it has read as much as generation {before.generation}"
+    by_hand = f", and `mzplan cut-over {after.address}` asks for it"
+    yield Diagnostic.of(
+        "MZ045.runs-beside",
+        address=after.address,
+        generation=after.generation,
+        former=before.generation,
+        when=f"{when}{by_hand if lifecycle.get('cut_over') == 'manual' else ''}.",
+    )
 
 
 def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:

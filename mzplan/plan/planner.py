@@ -307,7 +307,7 @@ class _Planner:
             if may_migrate:
                 predecessor = predecessor_of(before, after, self.statuses, self.instances)
             after = dataclasses.replace(
-                after, generation=before.generation + 1, predecessor=predecessor, later_columns=""
+                after, generation=before.next_generation, predecessor=predecessor, later_columns=""
             )
             after = dataclasses.replace(after, digest=self._digest(after))
         else:

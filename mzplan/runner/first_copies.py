@@ -5,6 +5,8 @@
   that it reads as a table, or by key, has its first copy. It waits again when one has a new generation.
 - A sink with `on_replace: difference` compares its target with all rows of its collection's new generation.
   Until they are there, its former generation runs.
+- A view with `lifecycle: {replace: side-by-side}` serves its former generation until the new one, which runs
+  beside it, has read as much (mzplan.runner.side_by_side).
 
 The facts are in the warehouse: what the source's checkpoint has read, and where its upstream ended when it
 first started. A restart of the runner loses none of them.
@@ -21,6 +23,7 @@ from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
 from mzplan.model.losses import FirstCopy
 from mzplan.model.state import State
+from mzplan.runner.side_by_side import SideBySide, collection_of, is_replaced_beside
 from mzplan.schema.description import CollectionRead, Description, describe
 from mzplan.schema.source_columns import keys_of
 from mzplan.schema.target_writes import writes_difference
@@ -40,6 +43,7 @@ class FirstCopies(Gate):
         self._complete: set[Place] = set()
         self._released: set[Place] = set()  # those that were complete when the round began
         self._view_ends: dict[Place, tuple[int, ...]] = {}  # of a view's inputs, once they were complete
+        self._beside = SideBySide()
 
     def begin_round(self) -> None:
         """Let the queries of the copies that are complete run from now on."""
@@ -60,6 +64,8 @@ class FirstCopies(Gate):
         read = self._awaited(wanted, accepted)
         if read is None:
             return None
+        if is_replaced_beside(wanted, accepted):
+            return HeldQuery(description=accepted, beside=True, reason=self._beside_reason(wanted, read))
         before = accepted if accepted is not None and accepted.id == wanted.id else None
         copy, reason = self._copies.get(read.place), self._reason(read)
         if writes_difference(wanted) and wanted.place not in self._copies:
@@ -82,7 +88,9 @@ class FirstCopies(Gate):
 
         Also the sinks that wait: a generation that has begun to write doesn't wait any more.
         """
+        self._beside.follow(queries)
         needed = {query.place: query for read in waiting.values() for query in self._incomplete(read)}
+        needed |= {former.place: former for former in self._beside.former.values()}
         wanted = (query.wanted.description for address in waiting if (query := queries[address]).wanted)
         return needed | {query.place: query for query in wanted if writes_difference(query)}
 
@@ -96,15 +104,30 @@ class FirstCopies(Gate):
                 self._complete.add(place)
         released = len(self._complete) > before
         wanted = ((query.wanted.description, query) for query in queries.values() if query.wanted)
-        if not any(_new_tables(description, query.memory.accepted) for description, query in wanted):
+        if not any(self._new_tables(description, query.memory.accepted) for description, query in wanted):
             self._complete.clear()  # a later query looks again
             self._view_ends.clear()
         return released
 
     def _awaited(self, wanted: Description, accepted: Description | None) -> CollectionRead | None:
         """Return the first collection that the query needs and whose first copy isn't complete."""
-        new = _new_tables(wanted, accepted) if wanted.place not in self._released else ()
+        new = self._new_tables(wanted, accepted)
+        if is_replaced_beside(wanted, accepted):
+            return next((read for read in new if not self._may_serve(read)), None)
+        if wanted.place in self._released:
+            return None
         return next((read for read in new if read.place not in self._released), None)
+
+    def _may_serve(self, read: CollectionRead) -> bool:
+        """Whether a generation that runs beside the one in service may come into service."""
+        resource = self._state.resources.get(read.address)
+        return read.place in self._released and not (resource and resource.waits_for_cut_over)
+
+    def _new_tables(self, wanted: Description, accepted: Description | None) -> list[CollectionRead]:
+        """Return the collections that the query needs and its accepted description hasn't read."""
+        if is_replaced_beside(wanted, accepted):
+            return [collection_of(query) for query in self._beside.together(wanted)]
+        return _new_tables(wanted, accepted)
 
     def _reason(self, read: CollectionRead) -> str:
         """Describe which first copy a query waits for, and how far it is."""
@@ -112,6 +135,15 @@ class FirstCopies(Gate):
         through = "" if query is None or query.place == read.place else f", which needs {query.address} first"
         copy = self._copies.get(query.place if query is not None else read.place)
         return f"waits for the first copy of {read.address}{through}{f': {copy.progress()}' if copy else ''}"
+
+    def _beside_reason(self, wanted: Description, read: CollectionRead) -> str:
+        """Describe how far the new generation is that runs beside the one in service."""
+        if read.place != wanted.place:
+            return f"waits to be replaced together with {read.address}"
+        if read.place in self._released:
+            return f"generation {wanted.generation} waits for `mzplan cut-over {wanted.address}`"
+        copy = self._copies.get(read.place)
+        return f"generation {wanted.generation} runs beside it{f': {copy.progress()}' if copy else ''}"
 
     def _is_complete(self, query: Description, copy: FirstCopy) -> bool:
         """Whether a first copy is complete. A sink has no copy: it must have begun to write."""
@@ -122,7 +154,8 @@ class FirstCopies(Gate):
             return is_empty or copy.is_complete()
         if not copy.begun or not self._has_started(query.place):
             return False
-        return copy.is_complete(self._view_ends.setdefault(query.place, copy.ends))
+        is_complete = copy.is_complete(self._view_ends.setdefault(query.place, copy.ends))
+        return is_complete and self._beside.has_passed_former(query, self._copies)
 
     def _has_caught_up(self, query: Description, queries: Mapping[Address, QueryState]) -> bool:
         """Whether a source that runs here has read all that its upstream has."""

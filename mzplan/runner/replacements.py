@@ -1,7 +1,8 @@
-"""Holds the readers of a replaced source until the source's new generation has started.
+"""Holds the readers of a replaced source or view until the new generation has started.
 
 The new generation may be rejected, for example because the upstream no longer has the old records. The former
-generation and its readers must then be intact.
+generation and its readers must then be intact. A generation that runs beside the one in service only counts
+for the other generations that do: its other readers wait until it is in service.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from mzplan.controller.decision import HeldQuery
 from mzplan.controller.observations import QueryState
 from mzplan.controller.terms import Gate, InstanceId
 from mzplan.model.address import Address, Place
+from mzplan.runner.side_by_side import is_replaced_beside
 from mzplan.schema.description import CollectionRead, Description
 from mzplan.store.claims import recorded_instances
 from mzplan.store.store import Store
@@ -27,8 +29,9 @@ class Replacements(Gate):
 
     def __init__(self, store: Store, instance: InstanceId, clock: Callable[[], float]):
         self._store, self._instance, self._clock = store, instance, clock
-        self._started: set[Place] = set()
-        self._released: set[Place] = set()  # those that had started when the round began
+        self._beside: set[Place] = set()  # those that have started, beside the one in service
+        self._started: set[Place] = set()  # those that have started in service
+        self._released: set[Place] = set()  # those that had started in service when the round began
         self._polled_at = -math.inf
         self._add_accepted([*recorded_instances(store), instance])
 
@@ -38,8 +41,8 @@ class Replacements(Gate):
             self._released = set(self._started)
 
     def has_started(self, place: Place) -> bool:
-        """Whether a generation is known to have done its first trigger."""
-        return place in self._started
+        """Whether a generation is known to have done its first trigger, in service or beside."""
+        return place in self._started or place in self._beside
 
     def poll(self, queries: Mapping[Address, QueryState], also: Iterable[Address] = ()) -> bool:
         """Look for generations that have started. Return whether a waiting query may now continue.
@@ -47,8 +50,7 @@ class Replacements(Gate):
         `also`: further queries whose generations matter.
         """
         awaited = [read for query in queries.values() if (read := self._awaited_by(query)) is not None]
-        accepted = (query.memory.accepted for query in queries.values())
-        self._started |= {description.place for description in accepted if description is not None}
+        self._add(d for query in queries.values() if (d := query.memory.accepted) is not None)
         elsewhere = not {*also, *(read.address for read in awaited)} <= queries.keys()
         if elsewhere and self._clock() - self._polled_at >= self._store.backend.poll_interval:
             self._polled_at = self._clock()
@@ -57,10 +59,18 @@ class Replacements(Gate):
 
     def _add_accepted(self, instances: Iterable[InstanceId]) -> None:
         for name in instances:
-            self._started |= {description.place for description in self._store.read_accepted(name).values()}
+            self._add(self._store.read_accepted(name).values())
+
+    def _add(self, accepted: Iterable[Description]) -> None:
+        for description in accepted:
+            (self._beside if description.address.is_beside else self._started).add(description.place)
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
-        """Make a query that has read the former generation keep its accepted description."""
+        """Make a query that has read the former generation keep its accepted description.
+
+        A generation that runs beside the one in service waits until all that it reads has started. A view
+        with such a generation doesn't wait here: mzplan.runner.first_copies holds it.
+        """
         read = self._awaited(wanted, accepted)
         if read is None:
             return None
@@ -73,7 +83,9 @@ class Replacements(Gate):
 
     def _awaited(self, wanted: Description, accepted: Description | None) -> CollectionRead | None:
         """Return the read whose generation the query waits for; None if it waits for none."""
-        if accepted is None or accepted.id != wanted.id:
+        if wanted.address.is_beside:
+            return next((read for read in wanted.inputs.values() if not self.has_started(read.place)), None)
+        if accepted is None or accepted.id != wanted.id or is_replaced_beside(wanted, accepted):
             return None
         former = {read.id: read for read in accepted.reads.values()}
         for read in wanted.reads.values():

@@ -11,7 +11,7 @@ import pytest
 
 from mzplan.host.failpoints import Failpoint
 from mzplan.warehouse.checkpoints import Checkpoint
-from tests.faults.doomed import ASKED, SECONDS, Doomed
+from tests.faults.doomed import ASKED, SECONDS, Doomed, verify
 from tests.integration.spark_lab import read_delta
 from tests.support import Make, Project, eventually, execute, rows_of
 
@@ -25,9 +25,9 @@ ROWS = 60
 class ReplacedShop(Doomed):
     """Totals of groups, whose number is in the view's query, in a table of one kind."""
 
-    def __init__(self, project: Project, dsn: str, pg: dict[str, Any], kind: str):
+    def __init__(self, project: Project, dsn: str, pg: dict[str, Any], kind: str, **view: Any):
         super().__init__(project)
-        self.dsn, self.kind, self.groups = dsn, kind, 0
+        self.dsn, self.kind, self.groups, self.view = dsn, kind, 0, view
         table = {"connection": "pg", "table": "totals"} if kind == "postgres" else {}
         self.target = table or {"connection": "disk", "type": "delta", "path": "totals"}
         self.connections = {"pg": pg} if table else {"disk": {"type": "files", "path": "lake"}}
@@ -39,7 +39,7 @@ class ReplacedShop(Doomed):
             f"SELECT concat('c', id % {groups}) AS customer, sum(amount) AS total FROM orders "
             f"GROUP BY concat('c', id % {groups})"
         )
-        view = {"query": query, "output": "update", "key": ["customer"], "partitions": 1}
+        view = {"query": query, "output": "update", "key": ["customer"], "partitions": 1, **self.view}
         schema = "customer STRING, total BIGINT"
         source = {"type": "local", "schema": "id BIGINT, amount BIGINT", "trigger": EVERY}
         sink = {"from": "totals", "mode": "upsert", "key": ["customer"], "on_replace": "difference"}
@@ -77,7 +77,11 @@ class ReplacedShop(Doomed):
         checkpoints = self.project.folder / "warehouse" / "checkpoints"
 
         def unfinished() -> list[int]:
-            logs = (Checkpoint(str(path)).log for path in checkpoints.glob("*/g*"))
+            # Nobody finishes a step of a former generation.
+            newest = (
+                max(query.glob("g*"), key=lambda path: int(path.name[1:])) for query in checkpoints.iterdir()
+            )
+            logs = (Checkpoint(str(path)).log for path in newest)
             return [step for log in logs if (step := log.unfinished()) is not None]
 
         eventually("the queries run", self.is_running, SECONDS)
@@ -119,6 +123,44 @@ def test_killed_around_the_difference(
         shop.agrees()
         shop.stop(runner)
         assert project.json("verify", "sink.out", "--content")["equal"]
+    finally:
+        shop.close()
+
+
+def test_killed_while_both_generations_run(tmp_path: Path, postgres: PostgresServer, database: Make) -> None:
+    """The target has the rows of one generation or of the other, and follows its inputs meanwhile."""
+    name = database()
+    project = Project(tmp_path / "p", "beside", {"TEST_PG_PASSWORD": postgres.password})
+    lifecycle = {"replace": "side-by-side"}
+    shop = ReplacedShop(
+        project, postgres.dsn(name), {}, "delta", lifecycle=lifecycle, max_files_per_trigger=1
+    )
+    try:
+        shop.declare(9)
+        runner = shop.runner()
+        assert project.run("apply", *ASKED).returncode == 8
+        eventually("it runs", shop.is_running, SECONDS)
+        for number in range(6):
+            project.append("orders", [{"id": i, "amount": i} for i in range(number, ROWS, 6)])
+        shop.agrees()
+        former = shop.wanted()
+        shop.stop(runner)
+        doomed = shop.runner(Failpoint.RUNNER_BEFORE_ACCEPT)  # of the generation beside
+        eventually("it runs", shop.is_running, SECONDS)
+        shop.apply(7)
+        shop.is_killed(doomed)
+        for point in (Failpoint.RUNNER_STOPPED_OLD, Failpoint.SINK_BEFORE_STEP):
+            assert shop.found() == former
+            shop.dies_at(point)
+        assert shop.found() == former
+        shop.dies_at(Failpoint.SINK_WRITTEN)
+        assert shop.found() == shop.wanted()
+        runner = shop.runner()
+        shop.agrees()
+        assert not any("@" in address for address in project.queries())
+        shop.stop(runner)
+        assert project.json("verify", "sink.out", "--content")["equal"]
+        verify(project, "view.totals")
     finally:
         shop.close()
 

@@ -1,0 +1,79 @@
+"""Replaced views whose new generation runs beside the one in service (`lifecycle: {replace: side-by-side}`).
+
+The State wants the new generation, and says no more. Which generation serves is a fact of each round: the
+former one does until the new one has read what it has read, and so have the new generations of the views that
+read it. Then all of them take over at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mzplan.controller.observations import QueryState
+from mzplan.model.address import Address, Place
+from mzplan.model.losses import FirstCopy
+from mzplan.schema.description import CollectionRead, Description
+
+
+class SideBySide:
+    """The replaced views of a runner. `former`: the description in service of each, by address."""
+
+    def __init__(self) -> None:
+        self.former: dict[Address, Description] = {}
+        self._new: dict[Address, Description] = {}
+
+    def follow(self, queries: Mapping[Address, QueryState]) -> None:
+        """Take the state of all queries."""
+        self.former, self._new = {}, {}
+        for address, query in queries.items():
+            wanted = query.wanted.description if query.wanted is not None else None
+            if wanted is not None and is_replaced_beside(wanted, query.memory.accepted):
+                assert query.memory.accepted is not None
+                self._new[address], self.former[address] = wanted, query.memory.accepted
+
+    def together(self, wanted: Description) -> list[Description]:
+        """Return the view and all others that take over with it, because they read each other."""
+        found, new = {wanted.address: wanted}, [wanted]
+        while new:
+            view = new.pop()
+            for address, other in self._new.items():
+                if address not in found and (_reads(other, view) or _reads(view, other)):
+                    found[address] = other
+                    new.append(other)
+        return list(found.values())
+
+    def has_passed_former(self, query: Description, copies: Mapping[Place, FirstCopy]) -> bool:
+        """Whether a new generation has read what its former one has, of each collection that both read."""
+        former = self.former.get(query.address.resource)
+        if former is None or former.id != query.id:
+            return True
+        if former.place not in copies:
+            return False
+        read, before = _steps_read(query, copies[query.place]), _steps_read(former, copies[former.place])
+        return all(read[place] >= step for place, step in before.items() if place in read)
+
+
+def is_replaced_beside(wanted: Description, accepted: Description | None) -> bool:
+    """Whether the accepted description serves while a view's new generation runs beside it."""
+    return (
+        accepted is not None
+        and not wanted.address.is_beside
+        and accepted.id == wanted.id
+        and accepted.generation < wanted.generation
+        and wanted.body.get("lifecycle", {}).get("replace") == "side-by-side"
+    )
+
+
+def collection_of(query: Description) -> CollectionRead:
+    """Return the collection that a view writes, as its readers read it."""
+    return CollectionRead(
+        address=query.address, id=query.id, generation=query.generation, type=query.type, body=query.body
+    )
+
+
+def _reads(reader: Description, view: Description) -> bool:
+    return view.place in {read.place for read in reader.inputs.values()}
+
+
+def _steps_read(query: Description, copy: FirstCopy) -> dict[Place, int]:
+    return {read.place: step for read, step in zip(query.reads.values(), copy.read, strict=False)}
