@@ -8,6 +8,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mzplan.host.failpoints import Failpoint
 from tests.faults.doomed import ASKED, SECONDS, Doomed, points
 from tests.integration.spark_lab import read_delta
@@ -60,8 +62,8 @@ class CurrentShop(Doomed):
         self.project.append(name, rows)
 
     def delete(self, name: str, key: Any) -> None:
-        row = self.rows[name].pop(key)
-        self.project.append(name, [row], "--delete")
+        del self.rows[name][key]
+        self.project.append(name, [{SOURCES[name][1]: key}], "--delete")
 
     def wanted(self) -> list[tuple[Any, ...]]:
         amounts: dict[str, list[int]] = defaultdict(list)
@@ -87,6 +89,7 @@ class CurrentShop(Doomed):
         eventually("so is the table", lambda: table() == wanted, SECONDS)
 
 
+@pytest.mark.timeout(1200)
 def test_killed_at_each_failpoint_of_a_step(tmp_path: Path) -> None:
     shop = CurrentShop(Project(tmp_path / "p", "current"))
     try:

@@ -88,6 +88,7 @@ class ReplacedShop(Doomed):
         eventually("all steps are done", lambda: not unfinished(), SECONDS)
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", ["postgres", "delta"])
 def test_killed_around_the_difference(
     tmp_path: Path, postgres: PostgresServer, database: Make, kind: str
@@ -127,6 +128,7 @@ def test_killed_around_the_difference(
         shop.close()
 
 
+@pytest.mark.timeout(1200)
 def test_killed_while_both_generations_run(tmp_path: Path, postgres: PostgresServer, database: Make) -> None:
     """The target has the rows of one generation or of the other, and follows its inputs meanwhile."""
     name = database()
