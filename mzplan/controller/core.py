@@ -316,10 +316,13 @@ class Controller:
         """Return the committed queries, and the new generations that run beside the ones in service."""
         wanted = dict(self._in_service)
         for address, decision in self.decisions.items():
-            query = self._in_service.get(address)
-            if query is not None and decision.hold is not None and decision.hold.beside:
-                at = address.beside(query.description.generation)
-                wanted[at] = replace(query, description=replace(query.description, address=at))
+            query, hold = self._in_service.get(address), decision.hold
+            if query is None or hold is None or not hold.beside or hold.description is None:
+                continue
+            new = query.description
+            if hold.description.generation < new.generation:  # the decision may be of a former state
+                at = address.beside(new.generation)
+                wanted[at] = replace(query, description=replace(new, address=at))
         return wanted
 
     def _want(self, wanted: dict[Address, WantedQuery]) -> None:

@@ -157,9 +157,13 @@ def observe(address: Address, query: QueryState) -> Observation:
     last = recent[0] if recent else None
     error, code, kind = _error(query, verdict)
     wanted_generation = wanted.generation if wanted is not None else 0
+    hold = query.decision.hold if query.decision is not None else None
+    in_service = (
+        hold.description.generation if hold and hold.beside and hold.description else wanted_generation
+    )
     return Observation(
         address=address,
-        generation=run.name.generation if run else wanted_generation,
+        generation=run.name.generation if run else in_service,
         digest=run.name.digest if run else "",
         wanted_digest=digest,
         wanted_generation=wanted_generation,

@@ -27,7 +27,9 @@ from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
 from mzplan.model.event import EventKind
 from mzplan.model.observed import Condition, Status
+from mzplan.model.state import runs_beside
 from mzplan.model.tasks import TaskProgress
+from mzplan.schema.description import Description
 
 if TYPE_CHECKING:
     from mzplan.controller.core import Controller
@@ -84,11 +86,27 @@ class Queries:
         """
         for address, wanted_query in wanted.items():
             row = self._row(address)
+            if row.memory.accepted is None:
+                self._keep_in_service(row, wanted_query.description, wanted)
             if row.wanted is not None and row.wanted.description != wanted_query.description:
                 self._retry(row, None)
             row.wanted = wanted_query
         for address in self.rows.keys() - wanted.keys():
             self.rows[address].wanted = None
+
+    def _keep_in_service(
+        self, row: Row, description: Description, wanted: Mapping[Address, WantedQuery]
+    ) -> None:
+        """Keep the generation in service of a view that is renamed while a new one runs beside it."""
+        if not runs_beside(description.address, description.body):
+            return
+        for address, other in self.rows.items():
+            former = other.memory.accepted
+            is_renamed = former is not None and former.id == description.id and address not in wanted
+            if former is not None and is_renamed and former.generation < description.generation:
+                accepted = replace(former, address=row.address)
+                row.memory = replace(row.memory, accepted=accepted, started_here=other.memory.started_here)
+                self._accepted_changed = True
 
     def collect_results(self) -> None:
         """Process the results of commands that have ended."""

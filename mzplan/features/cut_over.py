@@ -35,8 +35,8 @@ def command_cut_over(
 ) -> int:
     """Put the new generation of a view into service, or give it up.
 
-    The new generation runs beside the former one (`lifecycle: {replace: side-by-side}`). With `cut_over:
-    manual`, it waits for this command. Once it has read as much as the former one, all readers move to it.
+    The new generation of a replaced view runs beside the former one. With `lifecycle: {cut_over: manual}`, it
+    waits for this command. Once it has read as much as the former one, all readers move to it.
     """
 
     def make_plan(project: Project, state: State) -> Plan:

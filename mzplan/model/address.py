@@ -86,7 +86,12 @@ class Address(NamedTuple):
     def parse(cls, text: str) -> Address:
         """Parse an address such as `"source.orders"`. Raises ValueError that lists the valid forms."""
         kind, dot, name = text.partition(".")
-        if not dot or kind not in KINDS or not _NAME_OR_BESIDE.match(name) or len(name) > MAX_NAME:
+        if (
+            not dot
+            or kind not in KINDS
+            or not _NAME_OR_BESIDE.match(name)
+            or len(name.partition("@")[0]) > MAX_NAME
+        ):
             shown = text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
             kinds = [f"{known}.NAME" for known in KINDS]
             raise ValueError(f"{shown!r} is not an address: write {', '.join(kinds[:-1])} or {kinds[-1]}")

@@ -87,6 +87,15 @@ class Predecessor:
     predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
 
 
+def runs_beside(address: Address, body: Mapping[str, Any]) -> bool:
+    """Whether a new generation of the query runs beside the former one, which stays in service meanwhile.
+
+    Views do, unless they set `lifecycle: {replace: in-place}`.
+    """
+    is_view = address.reads_collections and address.writes_collection
+    return is_view and bool(body.get("lifecycle", {}).get("replace") != "in-place")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceState:
     """A committed resource.
@@ -184,9 +193,14 @@ class ResourceState:
         return max(self.generation, self.given_up) + 1
 
     @property
+    def is_replaced_beside(self) -> bool:
+        """See runs_beside."""
+        return runs_beside(self.address, self.body)
+
+    @property
     def waits_for_cut_over(self) -> bool:
         """Whether the generation waits for `mzplan cut-over` before it comes into service."""
-        is_manual = self.body.get("lifecycle", {}).get("cut_over") == "manual"
+        is_manual = self.is_replaced_beside and self.body.get("lifecycle", {}).get("cut_over") == "manual"
         return is_manual and self.generation > max(1, self.cut_over)
 
     @property

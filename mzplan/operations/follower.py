@@ -171,7 +171,7 @@ class OutcomeFollower:
             return _outcome(address, "pending", seconds, seen, reason)
         if (seen.wanted_generation, seen.wanted_digest) != (resource.generation, resource.digest):
             return seen.condition
-        if seen.held:
+        if seen.held and not (resource.paused and seen.condition == "paused"):
             if self._failed_canary(address, status):
                 return _outcome(address, "pending", seconds, seen, seen.held, "MZ140")
             if self._waits_for_cut_over(resource, status):

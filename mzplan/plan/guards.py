@@ -103,7 +103,7 @@ def check_changes(
             yield from _check_prevent_destroy(change)
         if change.action == "replace":
             yield from _check_repeated_rows(change, renames)
-            yield from _runs_beside(change)
+            yield from _waits_for_cut_over(change)
         if change.action != "create":
             yield from _check_forbidden(change)
         if change.action in ("create", "replace") or change.effect == "restart":
@@ -124,21 +124,16 @@ def _check_snapshots(change: Change, refilled: Container[Address]) -> Iterator[D
         yield Diagnostic.of("MZ045.reads-snapshots", address=change.address, named=named)
 
 
-def _runs_beside(change: Change) -> Iterator[Diagnostic]:
-    """Yield MZ045 for a view whose new generation runs beside the one in service."""
+def _waits_for_cut_over(change: Change) -> Iterator[Diagnostic]:
+    """Yield MZ045 for a view whose new generation comes into service by hand."""
     before, after = change.before, change.after
-    lifecycle = after.body.get("lifecycle", {}) if after is not None else {}
-    if before is None or after is None or lifecycle.get("replace") != "side-by-side":
-        return
-    when = f"Readers move once it has read as much as generation {before.generation}"
-    by_hand = f", and `mzplan cut-over {after.address}` asks for it"
-    yield Diagnostic.of(
-        "MZ045.runs-beside",
-        address=after.address,
-        generation=after.generation,
-        former=before.generation,
-        when=f"{when}{by_hand if lifecycle.get('cut_over') == 'manual' else ''}.",
-    )
+    if before is not None and after is not None and after.is_replaced_beside and after.waits_for_cut_over:
+        yield Diagnostic.of(
+            "MZ045.waits-for-cut-over",
+            address=after.address,
+            generation=after.generation,
+            former=before.generation,
+        )
 
 
 def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
@@ -14,6 +14,8 @@ from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.plan.comparison import compare_resources
 from mzplan.plan.manual_changes import plan_of
 from mzplan.schema.description import digest_of
+
+_Records = Mapping[str, ResourceState]  # by id
 
 
 def plan_cut_over(state: State, views: Collection[Address], statuses: Mapping[str, Status]) -> Plan:
@@ -46,10 +48,14 @@ def plan_abort(
     restored: dict[Address, ResourceState] = {}
     for address in views:
         record = committed_record(state, address)
-        former = _former_state(record, _generation_in_service(record, statuses), earlier())
-        for other in _replaced_together(state, former, address):
+        former = _former_records(record, _generation_in_service(record, statuses), earlier())
+        together = _replaced_together(state, former, address)
+        for other in together:
+            _ensure_unchanged(state, former, other, together, statuses)
             now = state.resources[other]
-            restored[other] = dataclasses.replace(former.resources[other], given_up=now.generation)
+            restored[other] = dataclasses.replace(
+                former[now.id], address=other, override=now.override, given_up=now.generation
+            )
     resources = {**state.resources, **restored}
     graph = DependencyGraph.of(resources)
     changes = []
@@ -67,16 +73,40 @@ def plan_abort(
     return plan_of(state, changes, statuses)
 
 
+def _ensure_unchanged(
+    state: State, former: _Records, address: Address, together: Set[Address], statuses: Mapping[str, Status]
+) -> None:
+    """Raise MzplanError MZ390 if a query can't go on with its former description."""
+    now, before = state.resources[address], former[state.resources[address].id]
+    seen, why = now.observed_in(statuses), ""
+    if seen is None or seen.generation >= now.generation:
+        why = f"its generation {now.generation} may be in service already"
+    elif before.instance != now.instance:
+        why = f"it moved from instance {before.instance} to {now.instance}"
+    for reference in before.references.values():
+        other = state.resources.get(reference)
+        if other is None:
+            why = f"it used {reference}, which is gone or has another name"
+        elif reference not in together and reference.is_query and other.place != _place(former, other):
+            why = f"{reference} was replaced since"
+    if why:
+        raise error("MZ390.changed-since", address=address, generation=now.generation, why=why)
+
+
 def _generation_in_service(record: ResourceState, statuses: Mapping[str, Status]) -> int:
     """Return the generation in service of a view whose new generation runs beside it."""
     seen = record.observed_in(statuses)
-    beside = bool(record.body.get("lifecycle", {}).get("replace") == "side-by-side")
-    if seen is not None and beside and seen.held and 0 < seen.generation < record.generation:
+    if (
+        seen is not None
+        and record.is_replaced_beside
+        and seen.held
+        and 0 < seen.generation < record.generation
+    ):
         return seen.generation
     if not record.address.writes_collection or not record.address.reads_collections:
         why = "Only a view can have one."
-    elif not beside:
-        why = "It doesn't set lifecycle: {replace: side-by-side}."
+    elif not record.is_replaced_beside:
+        why = "It sets lifecycle: {replace: in-place}."
     elif seen is None:
         why = "No runner has reported it yet."
     else:
@@ -84,33 +114,32 @@ def _generation_in_service(record: ResourceState, statuses: Mapping[str, Status]
     raise error("MZ390.not-replaced", address=record.address, why=why)
 
 
-def _former_state(record: ResourceState, generation: int, earlier: Iterable[State]) -> State:
-    """Return the newest state that had a generation of a view."""
-    place = (record.id, generation)
+def _former_records(record: ResourceState, generation: int, earlier: Iterable[State]) -> _Records:
+    """Return the records of the newest state that had a generation of a view, by id."""
     for state in earlier:
-        known = state.resources.get(record.address)
-        if known is not None and known.place == place:
-            return state
+        records = {known.id: known for known in state.resources.values() if known.id}
+        if _place(records, record) == (record.id, generation):
+            return records
     raise error("MZ390.forgotten", address=record.address, generation=generation)
 
 
-def _replaced_together(state: State, former: State, view: Address) -> set[Address]:
+def _place(records: _Records, record: ResourceState) -> Place | None:
+    return records[record.id].place if record.id in records else None
+
+
+def _replaced_together(state: State, former: _Records, view: Address) -> set[Address]:
     """Return the view and the queries that were replaced with it, because they read each other."""
     graph = DependencyGraph.of(state.resources)
     found, new = {view}, [view]
     while new:
         address = new.pop()
         for other in {*graph.dependents(address), *state.resources[address].dependencies} - found:
-            if _was_replaced(state, former, other):
+            now = state.resources[other]
+            before = former.get(now.id) if other.reads_collections else None
+            if before is not None and before.generation < now.generation:
                 found.add(other)
                 new.append(other)
     return found
-
-
-def _was_replaced(state: State, former: State, address: Address) -> bool:
-    now, before = state.resources[address], former.resources.get(address)
-    same = before is not None and before.id == now.id and address.reads_collections
-    return same and before is not None and before.generation < now.generation
 
 
 def _change(before: ResourceState, after: ResourceState, reason: str) -> Change:

@@ -290,7 +290,10 @@ def _consequence(change: Change) -> str:
         return fate
     if change.action == "replace" and change.after is not None:
         how = "begins with the rows of its collection" if change.migrates_rows else "reads from the start"
-        return f"begins again as generation {change.after.generation}: {how}"
+        beside = ""
+        if change.before is not None and change.after.is_replaced_beside:
+            beside = f" beside generation {change.before.generation}"
+        return f"begins again as generation {change.after.generation}{beside}: {how}"
     if change.action == "restart":
         return "restarts from its checkpoint"
     if change.action == "delete":

@@ -68,6 +68,12 @@ class CaughtUp(Gate):
             ready = [a for a in open_ if not {read.address for read in wanted[a].inputs.values()} & {*open_}]
             for address in ready:
                 since = self._since.setdefault(address, now)
+                new = _beside(queries[address], wanted[address])
+                if new is not None:  # it comes into service once the new generation has read as much
+                    if new in self.problems or (_is_manual(wanted[address]) and new in self._done):
+                        self._done[address] = wanted[address].place
+                        open_.remove(address)
+                    continue
                 problem = _problem(queries[address], fault_of(address), now - since)
                 if problem is not None:
                     self.problems[address] = problem
@@ -87,6 +93,16 @@ class CaughtUp(Gate):
         self._released |= free
         self.is_complete = not open_ and not self.problems
         return not open_
+
+
+def _beside(query: QueryState, wanted: Description) -> Address | None:
+    """Return the new generation that runs beside a query in service; None without one."""
+    hold = query.decision.hold if query.decision is not None else None
+    return wanted.address.beside(wanted.generation) if hold is not None and hold.beside else None
+
+
+def _is_manual(wanted: Description) -> bool:
+    return bool(wanted.body.get("lifecycle", {}).get("cut_over") == "manual")
 
 
 def _has_caught_up(query: QueryState, wanted: Description, since: float) -> bool:

@@ -5,8 +5,8 @@
   that it reads as a table, or by key, has its first copy. It waits again when one has a new generation.
 - A sink with `on_replace: difference` compares its target with all rows of its collection's new generation.
   Until they are there, its former generation runs.
-- A view with `lifecycle: {replace: side-by-side}` serves its former generation until the new one, which runs
-  beside it, has read as much (mzplan.runner.side_by_side).
+- A replaced view serves its former generation until the new one, which runs beside it, has read as much
+  (mzplan.runner.side_by_side).
 
 The facts are in the warehouse: what the source's checkpoint has read, and where its upstream ended when it
 first started. A restart of the runner loses none of them.

@@ -183,8 +183,8 @@ class Gates(NamedTuple):
     handover: Handover
     canaries: Canaries
     replacements: Replacements
-    first_copies: FirstCopies
     caught_up: CaughtUp
+    first_copies: FirstCopies
 
     def hold_reason(self, query: QueryState) -> str | None:
         """Return why a gate holds the query; None if it doesn't, and for a canary that has failed."""
@@ -209,6 +209,6 @@ def gates_of(
         Handover(store, instance, clock),
         Canaries(before.canaries if before is not None else {}),
         replacements,
-        FirstCopies(replacements.has_started),
         CaughtUp(ends=until_caught_up),
+        FirstCopies(replacements.has_started),
     )

@@ -165,7 +165,11 @@ class Handover:
             if earlier is None:
                 return _OtherRunner(instance=name, unknown=True)
             ids.update(resource.id for resource in earlier.resources.values() if resource.instance == name)
-        return _OtherRunner(instance=name, observed=frozenset(status.observations), ids=frozenset(ids))
+        return _OtherRunner(
+            instance=name,
+            observed=frozenset(address.resource for address in status.observations),
+            ids=frozenset(ids),
+        )
 
     def _fence(self, name: InstanceId) -> bool:
         """Make a runner without the store stop. Return whether it may still be stopping."""

@@ -118,7 +118,7 @@ class Runner:
         queries, copies = self.overview.queries, self.gates.first_copies
         waiting = copies.waiting(queries)
         judged = not self._is_store_away and self.gates.canaries.judge(
-            queries, self.clock(), self._report, waiting
+            queries, self.clock(), self._report, {*waiting, *self.gates.replacements.held(queries)}
         )
         to_measure = copies.to_measure(waiting, queries)
         also = [query.address for query in to_measure.values()]

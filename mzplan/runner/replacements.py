@@ -14,6 +14,7 @@ from mzplan.controller.decision import HeldQuery
 from mzplan.controller.observations import QueryState
 from mzplan.controller.terms import Gate, InstanceId
 from mzplan.model.address import Address, Place
+from mzplan.model.state import runs_beside
 from mzplan.runner.side_by_side import is_replaced_beside
 from mzplan.schema.description import CollectionRead, Description
 from mzplan.store.claims import recorded_instances
@@ -77,6 +78,10 @@ class Replacements(Gate):
         reason = f"waits for generation {read.generation} of {read.address} to start"
         return HeldQuery(description=accepted, reason=reason)
 
+    def held(self, queries: Mapping[Address, QueryState]) -> set[Address]:
+        """Return the queries that wait for a new generation."""
+        return {address for address, query in queries.items() if self._awaited_by(query) is not None}
+
     def _awaited_by(self, query: QueryState) -> CollectionRead | None:
         wanted = query.wanted
         return self._awaited(wanted.description, query.memory.accepted) if wanted is not None else None
@@ -87,8 +92,9 @@ class Replacements(Gate):
             return next((read for read in wanted.inputs.values() if not self.has_started(read.place)), None)
         if accepted is None or accepted.id != wanted.id or is_replaced_beside(wanted, accepted):
             return None
-        former = {read.id: read for read in accepted.reads.values()}
-        for read in wanted.reads.values():
+        former = {read.id: read for read in accepted.inputs.values()}
+        tables = (read for read in wanted.snapshots.values() if runs_beside(read.address, read.body))
+        for read in (*wanted.reads.values(), *tables):
             before = former.get(read.id)
             # A rollback goes to a lower generation, and doesn't wait.
             if (

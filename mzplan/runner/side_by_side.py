@@ -1,4 +1,4 @@
-"""Replaced views whose new generation runs beside the one in service (`lifecycle: {replace: side-by-side}`).
+"""Replaced views whose new generation runs beside the one in service.
 
 The State wants the new generation, and says no more. Which generation serves is a fact of each round: the
 former one does until the new one has read what it has read, and so have the new generations of the views that
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from mzplan.controller.observations import QueryState
 from mzplan.model.address import Address, Place
 from mzplan.model.losses import FirstCopy
+from mzplan.model.state import runs_beside
 from mzplan.schema.description import CollectionRead, Description
 
 
@@ -26,7 +27,8 @@ class SideBySide:
         """Take the state of all queries."""
         self.former, self._new = {}, {}
         for address, query in queries.items():
-            wanted = query.wanted.description if query.wanted is not None else None
+            # A paused view doesn't hold back the others.
+            wanted = query.wanted.description if query.wanted and not query.wanted.paused else None
             if wanted is not None and is_replaced_beside(wanted, query.memory.accepted):
                 assert query.memory.accepted is not None
                 self._new[address], self.former[address] = wanted, query.memory.accepted
@@ -60,7 +62,7 @@ def is_replaced_beside(wanted: Description, accepted: Description | None) -> boo
         and not wanted.address.is_beside
         and accepted.id == wanted.id
         and accepted.generation < wanted.generation
-        and wanted.body.get("lifecycle", {}).get("replace") == "side-by-side"
+        and runs_beside(wanted.address, wanted.body)
     )
 
 

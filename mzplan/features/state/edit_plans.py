@@ -149,6 +149,7 @@ def plan_restore(state: State, target: State) -> Plan:
     """Return the plan that replaces the resources of `state` with the resources of `target`.
 
     Doesn't check generations."""
+    target = _keeping_numbers(state, target)
     addresses = state.resources.keys() | target.resources.keys()
     differing = {a for a in addresses if state.resources.get(a) != target.resources.get(a)}
     deleted = differing - target.resources.keys()
@@ -169,6 +170,16 @@ def plan_restore(state: State, target: State) -> Plan:
         settings=between.settings,
         settings_changes=between.settings_changes,
     )
+
+
+def _keeping_numbers(state: State, target: State) -> State:
+    """Return the target with the numbers of generations that were given up since."""
+    given_up = {record.id: record.given_up for record in state.resources.values()}
+    resources = {
+        address: dataclasses.replace(record, given_up=max(record.given_up, given_up.get(record.id, 0)))
+        for address, record in target.resources.items()
+    }
+    return dataclasses.replace(target, resources=resources)
 
 
 def _restored_change(

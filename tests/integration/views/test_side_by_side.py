@@ -16,13 +16,11 @@ STEPS = 5
 
 
 def declare(project: Project, query: str) -> None:
-    beside = {"replace": "side-by-side"}
     slow = {"trigger": {"interval": "1s"}, "max_files_per_trigger": 1}
-    totals = {"query": query, "output": "update", "key": ["customer"], "lifecycle": beside}
+    totals = {"query": query, "output": "update", "key": ["customer"]}
     large = {
         "query": "SELECT customer, total * 10 AS total FROM totals",
         "key": ["customer"],
-        "lifecycle": beside,
     }
     written = {
         "from": "large",
@@ -82,3 +80,31 @@ def test_readers_keep_the_former_generation_until_the_new_one_has_read_as_much(p
         assert project.run("verify", view).returncode == 0
     add(project, bob=1, ada=1)
     eventually("it goes on", lambda: target(project) == {**wanted, "ada": wanted["ada"] + 20})
+
+
+def test_a_current_view_with_another_key(project: Project) -> None:
+    def declare_by(column: str) -> None:
+        query = f"SELECT {column}, count(*) AS n FROM customers GROUP BY {column}"
+        counts = {"query": query, "output": "current", "key": [column], **EVERY}
+        schema = {"type": "local", "schema": "id BIGINT, city STRING, country STRING", "key": ["id"], **EVERY}
+        project.write("current", json.dumps({"sources": {"customers": schema}, "views": {"counts": counts}}))
+
+    declare_by("city")
+    project.apply()
+    places = [("Rome", "Italy"), ("Milan", "Italy"), ("Oslo", "Norway")]
+    rows = [{"id": id_, "city": city, "country": country} for id_, (city, country) in enumerate(places)]
+    project.append("customers", rows)
+    eventually("all are counted", lambda: '"city":"Oslo"' in snapshot(project, "view.counts"))
+    declare_by("country")
+    project.apply("--allow-replace")
+    assert {a: query["generation"] for a, query in project.queries().items()} == {
+        "source.customers": 1,
+        "view.counts": 2,
+    }
+    assert '"country":"Norway","n":1' in snapshot(project, "view.counts")
+    project.append("customers", [{"id": 7, "city": "Bergen", "country": "Norway"}])
+    eventually("it goes on", lambda: '"country":"Norway","n":2' in snapshot(project, "view.counts"))
+
+
+def snapshot(project: Project, view: str) -> str:
+    return project.run("snapshot", view, "--format", "json").stdout.replace(" ", "")

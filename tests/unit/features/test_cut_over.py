@@ -26,12 +26,12 @@ def shop(tmp_path: Path) -> Path:
 
 
 def write(folder: Path, query: str, **lifecycle: str) -> None:
-    beside = {"lifecycle": lifecycle or {"replace": "side-by-side", "cut_over": "manual"}}
+    beside = {"lifecycle": lifecycle or {"cut_over": "manual"}}
     shop = {
         "sources": {"orders": {"type": "local", "schema": "customer STRING, amount BIGINT"}},
         "views": {
             "totals": {"query": query, "output": "update", "key": ["customer"], **beside},
-            "large": {"query": LARGE, "key": ["customer"], "lifecycle": {"replace": "side-by-side"}},
+            "large": {"query": LARGE, "key": ["customer"], "trigger": {"interval": "1s"}},
         },
         "sinks": {"shown": {"type": "delta", "connection": "lake", "path": "t", "from": "large", **UPSERT}},
         "connections": {"lake": {"type": "files", "path": "lake"}},
@@ -56,8 +56,8 @@ TAXES = TOTALS.replace("sum(amount)", "sum(amount + 1)")
 def test_a_generation_waits_for_its_word(shop: Path) -> None:
     write(shop, TAXES)
     planned = mzplan(shop, "plan").out
-    assert "generation 2 runs beside generation 1, which stays in service meanwhile" in planned
-    assert "and `mzplan cut-over view.totals` asks for it" in planned
+    assert "± view.large  begins again as generation 2 beside generation 1: reads from the start" in planned
+    assert "view.totals: generation 2 will wait for `mzplan cut-over view.totals`" in planned
     assert apply(shop) == 8
     assert generations(shop) == BOTH
     (drift,) = [mzplan(shop, "drift", "--json").json()["drift"]]
@@ -91,6 +91,39 @@ def test_a_generation_that_is_given_up_is_not_computed_again(shop: Path) -> None
     assert mzplan(shop, "plan", "--detailed-exitcode").code == 0
 
 
+def abort(folder: Path, view: str = "view.totals") -> Any:
+    return mzplan(folder, "cut-over", view, "--abort", "--auto-approve", "--wait", "1s")
+
+
+def test_a_pause_outlives_a_generation_that_is_given_up(shop: Path) -> None:
+    write(shop, TAXES)
+    assert apply(shop) == 8
+    assert mzplan(shop, "pause", "view.large").code == 0
+    assert abort(shop).code == 0
+    assert generations(shop) == FIRST
+    queries = mzplan(shop, "status", "--json").json()["queries"]
+    assert {q["address"] for q in queries if q["condition"] == "paused"} == {"view.large"}
+
+
+def test_the_number_of_a_generation_that_was_given_up_is_not_used_again(shop: Path) -> None:
+    write(shop, TAXES)
+    assert apply(shop) == 8
+    assert abort(shop).code == 0
+    assert mzplan(shop, "state", "rollback", "1", "--auto-approve").code == 0
+    assert apply(shop) == 8
+    assert generations(shop)["view.totals@3"] == 3
+
+
+def test_a_generation_whose_input_was_replaced_too_is_not_given_up(shop: Path) -> None:
+    before = (shop / "shop.yaml").read_text()
+    (shop / "shop.yaml").write_text(before.replace("amount BIGINT", "amount INT"))
+    assert apply(shop) == 8
+    refused = abort(shop)
+    assert refused.code == 1
+    assert "MZ390" in refused.err and "source.orders was replaced since" in refused.err
+    assert generations(shop)["view.totals@2"] == 2
+
+
 def test_without_a_word_to_wait_for_all_take_over(shop: Path) -> None:
     write(shop, TAXES, replace="side-by-side")
     assert apply(shop) == 0
@@ -111,8 +144,9 @@ def test_what_has_no_generation_beside_it_is_refused(shop: Path, address: str, w
         assert "MZ390" in refused.err and why in refused.err
 
 
-def test_manual_needs_side_by_side(shop: Path) -> None:
-    write(shop, TOTALS, cut_over="manual")
-    refused = mzplan(shop, "validate")
-    assert refused.code == 1
-    assert "cut_over" in refused.err
+def test_a_replace_in_place_has_no_generation_beside_it(shop: Path) -> None:
+    write(shop, TAXES, replace="in-place")
+    assert "± view.totals  begins again as generation 2: reads from the start" in mzplan(shop, "plan").out
+    assert apply(shop) == 0
+    refused = mzplan(shop, "cut-over", "view.totals", "--auto-approve")
+    assert "It sets lifecycle: {replace: in-place}." in refused.err

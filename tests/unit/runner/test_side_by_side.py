@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.model.address import Address
+from mzplan.model.address import MAX_NAME, Address
 from mzplan.model.losses import FirstCopy
 from mzplan.model.resources import Resource
 from mzplan.model.state import State
@@ -27,11 +27,6 @@ NEW, NEW_COUNTED = NAMED.beside(2), COUNTED.beside(2)
 @pytest.fixture
 def copies(world: World) -> Copies:
     return Copies(world)
-
-
-def beside(name: str, stream: str) -> Resource:
-    one = view(name, stream)
-    return replace(one, body={**one.body, "lifecycle": {"replace": "side-by-side"}})
 
 
 def make_state(*views: Resource) -> State:
@@ -66,7 +61,7 @@ def steps(read: int, end: int) -> FirstCopy:
 @pytest.fixture
 def state(world: World, copies: Copies) -> State:
     """A view that runs, and its new generation that has read 2 of 8 steps; the former one has read 7."""
-    first = make_state(beside("named", "source.orders"))
+    first = make_state(view("named", "source.orders"))
     world.commit(first)
     assert copies.seen(NAMED).condition == "running"
     copies.by_place |= {("named", 1): steps(7, 8), ("named", 2): steps(2, 8)}
@@ -158,7 +153,7 @@ def test_a_pause_stops_both(world: World, copies: Copies, state: State) -> None:
 
 
 def test_views_that_read_each_other_take_over_together(world: World, copies: Copies) -> None:
-    first = make_state(beside("counted", "source.orders"), beside("named", "view.counted"))
+    first = make_state(view("counted", "source.orders"), view("named", "view.counted"))
     world.commit(first)
     assert copies.seen(NAMED).condition == "running"
     copies.by_place |= {("counted", 1): steps(8, 8), ("counted", 2): steps(8, 8)}
@@ -177,6 +172,59 @@ def test_views_that_read_each_other_take_over_together(world: World, copies: Cop
 
 def test_the_first_generation_has_none_beside_it(world: World, copies: Copies) -> None:
     any_: dict[str, Any] = {"source.orders": 1, "view.named": 2, "sink.written": 1}
-    world.commit(replaced(make_state(beside("named", "source.orders")), NAMED))
+    world.commit(replaced(make_state(view("named", "source.orders")), NAMED))
     assert copies.seen(NAMED).condition == "running"
     assert generations(world) == any_
+
+
+def test_a_reader_of_a_snapshot_moves_with_the_others(world: World, copies: Copies) -> None:
+    first = make_state(view("named", "source.orders"), view("counted", "source.orders", NAMED))
+    world.commit(first)
+    assert copies.seen(COUNTED).condition == "running"
+    copies.by_place |= {("named", 1): steps(8, 8), ("named", 2): steps(2, 8)}
+    world.commit(replaced(first, NAMED))
+    seen = copies.seen(COUNTED)
+    assert (seen.condition, seen.held) == ("running", "waits for generation 2 of view.named to start")
+    copies.by_place["named", 2] = steps(8, 8)
+    seen = copies.seen(COUNTED)
+    assert (seen.condition, seen.held, seen.digest) == ("running", None, seen.wanted_digest)
+
+
+def test_a_renamed_view_keeps_its_generation_in_service(world: World, copies: Copies, state: State) -> None:
+    resources = dict(state.resources)
+    record = resources.pop(NAMED)
+    new = at("view.called")
+    resources[new] = replace(record, address=new)
+    reader = resources[WRITTEN]
+    resources[WRITTEN] = replace(reader, references={**reader.references, "from": new})
+    world.commit(replace(state, serial=3, resources=resources))
+    assert copies.seen(new).held == "generation 2 runs beside it: 2 of 8 steps are read"
+    expected = {"source.orders": 1, "view.called": 1, "view.called@2": 2, "sink.written": 1}
+    assert generations(world) == expected
+
+
+def test_a_paused_view_holds_no_other_back(world: World, copies: Copies) -> None:
+    first = make_state(view("counted", "source.orders"), view("named", "view.counted"))
+    world.commit(first)
+    assert copies.seen(NAMED).condition == "running"
+    copies.by_place |= {("counted", 1): steps(8, 8), ("counted", 2): steps(8, 8)}
+    copies.by_place |= {("named", 1): steps(5, 5), ("named", 2): steps(2, 5)}
+    world.commit(edited(replaced(first, COUNTED, NAMED), NAMED, override="paused"))
+    assert copies.seen(COUNTED).generation == 2
+    assert copies.seen(NAMED).condition == "paused"
+
+
+def test_a_failed_former_generation_is_still_the_one_in_service(
+    world: World, copies: Copies, state: State
+) -> None:
+    world.executor.fail_start = lambda query: "no memory" if query.address == NAMED else None
+    world.fail(NAMED, "no memory")
+    seen = copies.seen(NAMED)
+    assert (seen.condition, seen.generation, seen.wanted_generation) == ("failed", 1, 2)
+
+
+def test_a_long_name_has_room_for_a_generation() -> None:
+    longest = Address("view", "v" * MAX_NAME)
+    assert Address.parse(str(longest.beside(12))) == longest.beside(12)
+    with pytest.raises(ValueError, match="is not an address"):
+        Address.parse(f"view.{'v' * (MAX_NAME + 1)}@2")
