@@ -72,7 +72,7 @@ class InputExtent:
     since_time: float | None = None
 
 
-TargetEffectKind = Literal["empties", "appends", "upserts", "corrects"]
+TargetEffectKind = Literal["empties", "appends", "upserts", "corrects", "records"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from mzplan.model.plan import Change, TargetEffect, TargetEffectKind
 from mzplan.model.state import ResourceState
 from mzplan.model.words import one_line
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.target_writes import DIFFERENCE
+from mzplan.schema.target_writes import DIFFERENCE, keeps_history
 
 
 def with_targets(changes: Sequence[Change], statuses: Mapping[str, Status]) -> list[Change]:
@@ -37,8 +37,8 @@ def target_lines(change: Change) -> Iterator[str]:
     in_brackets = f" ({rows})" if rows else ""
     if effect.is_moved:
         yield (
-            _correction(change, name)
-            if effect.kind == "corrects"
+            _correction(change, name, effect.kind)
+            if effect.kind in ("corrects", "records")
             else f"{'empties' if effect.kind == 'empties' else 'writes all rows to'} {name}"
         )
         former = one_line(effect.former_name) or "target"
@@ -49,15 +49,17 @@ def target_lines(change: Change) -> Iterator[str]:
             yield f"empties {name}{in_brackets}"
         case "upserts":
             yield f"writes all rows again to {name}; keys that the new query never writes stay"
-        case "corrects":
-            yield _correction(change, name)
+        case "corrects" | "records":
+            yield _correction(change, name, effect.kind)
         case "appends":
             yield f"writes all rows again to {name}, beside the {rows or 'rows written so far'}"
 
 
-def _correction(change: Change, name: str) -> str:
+def _correction(change: Change, name: str, kind: TargetEffectKind) -> str:
     read = next(iter(change.after.reads.values()), None) if change.after is not None else None
     rebuilt = f"once {read or 'its collection'} has its rows again"
+    if kind == "records":
+        return f"keeps the versions in {name}, and records the difference as new versions {rebuilt}"
     return f"writes only the difference to {name} {rebuilt}, and deletes the rows of other keys"
 
 
@@ -73,6 +75,8 @@ def effect_on_target(sink: ResourceState) -> TargetEffectKind | None:
     choice, body = sink.body.get(rule["property"]), kind.with_defaults(sink.body)
     if choice == "truncate":
         return "empties"
+    if keeps_history(body):
+        return "records"
     if choice == DIFFERENCE:
         return "corrects"
     if any(body.get(name) in values for name, values in rule["safe"].items()):

@@ -54,11 +54,11 @@ def plan_task(
 
 
 def sinks_by_mode(state: State, address: Address) -> tuple[list[Address], list[Address]]:
-    """Return the sinks downstream of a query that append, and the sinks that upsert, each in order."""
+    """Return the sinks downstream of a query that append, and the sinks that write by key, each in order."""
     downstream = DependencyGraph.of(state.resources).all_dependents([address]) - {address}
     sinks: tuple[list[Address], list[Address]] = ([], [])
     for sink in sorted((address for address in downstream if address.writes_target), key=natural):
-        sinks[state.resources[sink].body.get("mode", "append") == "upsert"].append(sink)
+        sinks[state.resources[sink].body.get("mode", "append") != "append"].append(sink)
     return sinks
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mzplan.config.checks.declared_columns import check_column_format
@@ -12,7 +12,11 @@ from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path
 from mzplan.model.address import Address
 from mzplan.model.words import shown
+from mzplan.schema.columns import Column, spark_type
+from mzplan.schema.expressions import parse_select
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.sql_types import type_of
+from mzplan.schema.target_writes import VERSION_COLUMNS, keeps_history
 
 
 def check_sink(resource: Declaration, declared: Mapping[Address, Declaration], findings: Findings) -> None:
@@ -37,7 +41,11 @@ def check_sink(resource: Declaration, declared: Mapping[Address, Declaration], f
     if "where" in body:
         check.where(body["where"])
     check.check_varying(body)
+    if keeps_history(body):
+        _check_history(resource, source, findings)
     if outputs is not None:
+        if keeps_history(body):
+            _check_versions(resource, outputs, columns or (), findings)
         _check_written(resource, "key", "key", outputs, findings)
         _check_written(resource, "partition_by", "partition", outputs, findings)
         _check_partitions(resource, outputs, findings)
@@ -71,6 +79,57 @@ def _check_deletes(resource: Declaration, source: Declaration | None, findings: 
         label=resource.label,
         how=hint,
     )
+
+
+def _check_history(resource: Declaration, source: Declaration | None, findings: Findings) -> None:
+    """Report MZ020 for a history of a collection whose rows never change."""
+    if columns_read(source) is None or source is None or keys_read(source):
+        return
+    findings.add(
+        "MZ020.no-versions", resource.location(("mode",)), label=resource.label, source_label=source.label
+    )
+
+
+def _check_versions(
+    resource: Declaration, outputs: list[str], columns: Sequence[Column], findings: Findings
+) -> None:
+    """Check that the sink's columns leave room for those of a history, and have the time of a version."""
+    names = {name.lower(): name for name in outputs}
+    if taken := [names[column.name] for column in VERSION_COLUMNS if column.name in names]:
+        path: Path = ("select",) if "select" in resource.body else ("from",)
+        findings.add(
+            "MZ020.version-column",
+            resource.location(path),
+            label=resource.label,
+            names=taken,
+            first=taken[0],
+        )
+    time = resource.body.get("valid_from")
+    if time is None:
+        return
+    if time.lower() not in names:
+        findings.add(
+            "MZ020.unknown-column",
+            resource.location(("valid_from",)),
+            what="time",
+            names=shown(time),
+            label=resource.label,
+            outputs=outputs,
+            near=findings.did_you_mean(time, outputs),
+        )
+    elif (type_ := _type_of(time, resource.body, columns)) not in (None, "TIMESTAMP"):
+        findings.add(
+            "MZ020.no-time", resource.location(("valid_from",)), label=resource.label, name=time, type=type_
+        )
+
+
+def _type_of(name: str, body: Mapping[str, Any], columns: Sequence[Column]) -> str | None:
+    """Return the type of a column that a sink writes, or None if only Spark knows it."""
+    types = {column.name.lower(): spark_type(column.type) for column in columns}
+    for item in body.get("select", ()):
+        if (parse_select(item).name or "").lower() == name.lower():
+            return type_of(item, columns)
+    return types.get(name.lower())
 
 
 def _check_loop(resource: Declaration, declared: Mapping[Address, Declaration], findings: Findings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from mzplan.schema.columns import Column
 from mzplan.schema.expressions import parse_select, parse_where
 from mzplan.schema.source_columns import collection_kind, record_columns
 from mzplan.schema.sql_types import type_of
+from mzplan.schema.target_writes import VERSION_COLUMNS, keeps_history
 
 _PLAIN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*(?:(?:[Aa][Ss]\s+)?(?:(\w+)|`((?:[^`]|``)+)`)\s*)?\Z")
 
@@ -56,6 +58,23 @@ def columns_selected(item: str, columns: tuple[Column, ...]) -> tuple[SelectedCo
     if parsed.problem or not parsed.name:
         return ()
     return (SelectedColumn(parsed.name, type_of(item, columns)),)
+
+
+def target_outputs(query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[Output, ...]:
+    """Return the columns of a sink's target: its outputs, and the columns of a history."""
+    added = VERSION_COLUMNS if keeps_history(query.body) else ()
+    return (*outputs, *(Output(name=column.name, type=column.type) for column in added))
+
+
+def unfit_time(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
+    """Return why the column `valid_from` isn't the time of versions; "" if it is, or isn't named."""
+    name = query.body.get("valid_from")
+    types = {output.name.lower(): output.type for output in outputs}
+    if name is None or types.get(name.lower(), "") in (None, "TIMESTAMP"):
+        return ""
+    if name.lower() not in types:
+        return f"it has no column {name}, which `valid_from` names"
+    return f"its column {name}, which `valid_from` names, is {types[name.lower()]}, not TIMESTAMP"
 
 
 def column_origins(query: ResolvedQuery) -> tuple[Origin, ...]:

@@ -29,7 +29,7 @@ def replace_rows(
     """
     session = latest.sparkSession
     existing = latest.where(f.col(CHANGE) != DELETE).drop(CHANGE) if CHANGE in latest.columns else latest
-    wanted, found = _alike(existing, session.read.format("delta").load(path))
+    wanted, found = alike(existing, session.read.format("delta").load(path))
     changes = difference(wanted, found, wanted.columns, keys, address)
     try:
         # Another writer may have added a key twice.
@@ -39,10 +39,11 @@ def replace_rows(
         changes.close()
 
 
-def _alike(wanted: DataFrame, found: DataFrame) -> tuple[DataFrame, DataFrame]:
+def alike(wanted: DataFrame, found: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Return both with the wanted columns, in the types of the table.
 
-    If a STRUCT has other fields in the table, its values can't be compared. All rows then differ.
+    If a STRUCT has other fields in the table, its values can't be compared. All rows then differ in an own
+    column.
     """
     stored = {field.name.lower(): field for field in found.schema.fields}
     new, old, comparable = [], [], True

@@ -1,4 +1,4 @@
-"""The delta sink: Spark's own Delta stream for append, MERGE for upsert; both exactly once."""
+"""The delta sink: Spark's own Delta stream for append, MERGE for upsert and history; all exactly once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.outputs import target_outputs, unfit_time
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun, empties_target
-from mzplan.connectors.api.targets import Content, Recorded, missing_steps, unfit_target
+from mzplan.connectors.api.targets import (
+    Content,
+    Recorded,
+    missing_steps,
+    nothing_recorded,
+    unfit_target,
+)
+from mzplan.connectors.delta.history import record_versions
 from mzplan.connectors.delta.replacement import replace_rows
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, column_types, holds, open_table
 from mzplan.connectors.frames.merges import (
@@ -36,7 +44,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, POSITION, canonical_type
-from mzplan.schema.target_writes import writes_difference
+from mzplan.schema.target_writes import VERSION_COLUMNS, keeps_history, writes_difference
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.paths import local_path
 from mzplan.warehouse.stored_files import HeldStep, lost_steps, newest_held
@@ -60,6 +68,7 @@ class DeltaSink(SinkConnector):
         diagnostics = (
             target_problems(query, folder)
             or unfit_partitions(query, outputs)
+            or _unfit_time(query, outputs)
             or _unfit_table(query, folder, outputs)
             or self._lost_steps(query)
         )
@@ -73,7 +82,12 @@ class DeltaSink(SinkConnector):
         return None if AWS in query.link.connections else folder_of(query)
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """Return the steps, as far back as the table's log goes. For an upsert, only with row counts."""
+        """Return the steps, as far back as the table's log goes. For an upsert, only with row counts.
+
+        Raises MzplanError MZ177 for a history, whose versions are fewer or more than the rows of a step."""
+        if keeps_history(query.body):
+            why = "a commit of a history has a step's versions, not the rows that the step has read"
+            raise nothing_recorded(query, why, has_content=True)
         return DeltaRecorded(query, query.checkpoint.log.query_id() if query.checkpoint else None)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
@@ -119,10 +133,10 @@ class DeltaSink(SinkConnector):
             # The table has no rows of this generation yet, so a crash before its first batch only repeats
             # this.
             with run.rewriting(path):
-                _empty(rows, path, partitions)
+                _empty(rows, run.query, path)
         existing = self._partitions(run.query)
         rows = as_stored(rows, partitions or existing)
-        if run.query.body["mode"] != "upsert":
+        if "key" not in run.query.body:
             appended = with_count(rows.drop(POSITION)).writeStream.format("delta").outputMode("append")
             # An existing table keeps its own spelling of these names.
             columns = () if are_same_columns(partitions, existing) else partitions
@@ -133,7 +147,7 @@ class DeltaSink(SinkConnector):
             try:
                 with run.rewriting(path):
                     replaces = step == 0 and writes_difference(run.query.description)
-                    changed = _merge_latest(batch, step, run.query, replaces=replaces)
+                    changed = _write_by_key(batch, step, run.query, replaces=replaces)
             except BaseException as problem:
                 run.fail(problem)
                 raise
@@ -150,8 +164,8 @@ class DeltaSink(SinkConnector):
         partitions = run.query.body.get("partition_by", ())
         rows = as_stored(rows, partitions or self._partitions(run.query))
         with run.rewriting(path), writing_as(rows.sparkSession, name):
-            if run.query.body["mode"] == "upsert":
-                _merge_latest(rows, 0, run.query)
+            if "key" in run.query.body:
+                _write_by_key(rows, 0, run.query)
             else:
                 append(rows.drop(POSITION), 0, path)
 
@@ -178,6 +192,14 @@ class DeltaSink(SinkConnector):
         return f"{count(merged, 'small file')} of {path} merged into {written}" if merged else None
 
 
+def _unfit_time(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
+    """Return MZ053 if the column that says when a version begins isn't a TIMESTAMP."""
+    why = unfit_time(query, outputs)
+    summary = f"{query.address} doesn't know when its versions begin"
+    fix = "convert the column in `select`, such as CAST(changed AS TIMESTAMP) AS changed."
+    return [unfit_target(query, summary, f"{why}.", fix)] if why else []
+
+
 def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
     """Return MZ053 for an existing table that the sink can't write to, for one of these reasons:
 
@@ -196,12 +218,13 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
     type_by_name = column_types(table)
     # Spark ignores case when it resolves names.
     types = {name.lower(): type_ for name, type_ in type_by_name.items()}
-    missing = [key for key in query.body.get("key", ()) if key.lower() not in types]
+    needed = [*query.body.get("key", ()), *(c.name for c in VERSION_COLUMNS if keeps_history(query.body))]
+    missing = [name for name in needed if name.lower() not in types]
     if missing:
         return [
             unfit_target(
                 query,
-                f"Table {folder} doesn't have the key of {query.address}",
+                f"Table {folder} doesn't have the columns by which {query.address} finds its rows",
                 f"it has {', '.join(type_by_name)}, but not {', '.join(missing)}.",
                 "give the sink a path of its own, or correct `key`.",
             )
@@ -211,7 +234,7 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
         return [partition_mismatch(query, folder, partitions, can_rewrite=True)]
     mismatches = [
         f"{output.name} is {stored} in the table, but the sink writes {output.type}"
-        for output in outputs
+        for output in target_outputs(query, outputs)
         if (stored := types.get(output.name.lower()))
         and "<" not in stored  # Spark compares the fields of nested types
         and canonical_type(stored)
@@ -230,7 +253,7 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
     ]
 
 
-def _empty(rows: DataFrame, path: str, partitions: Sequence[str]) -> None:
+def _empty(rows: DataFrame, query: ResolvedQuery, path: str) -> None:
     """Empty the table, and give it the sink's columns and partition columns, in one commit. Does nothing if
     there is no table."""
     from pyspark.errors import AnalysisException
@@ -242,25 +265,33 @@ def _empty(rows: DataFrame, path: str, partitions: Sequence[str]) -> None:
         if not is_no_table(problem):
             raise
         return
-    columns = rows.drop(POSITION, CHANGE).schema
+    columns = _columns_ddl(rows.drop(POSITION, CHANGE), query)
     writer = session.createDataFrame([], columns).write.format("delta").mode("overwrite")
-    writer.option("overwriteSchema", "true").partitionBy(*partitions).save(path)
+    writer.option("overwriteSchema", "true").partitionBy(*query.body.get("partition_by", ())).save(path)
 
 
-def _merge_latest(batch: DataFrame, step: int, query: ResolvedQuery, *, replaces: bool = False) -> int | None:
-    """Merge the latest row of each key of the batch into the table, which is created if it is missing.
+def _columns_ddl(rows: DataFrame, query: ResolvedQuery) -> str:
+    """Return the columns of the sink's table."""
+    columns = [f"{quoted(field.name)} {ddl_of(field.dataType)}" for field in rows.schema.fields]
+    added = VERSION_COLUMNS if keeps_history(query.body) else ()
+    return ", ".join([*columns, *(f"{quoted(column.name)} {column.type}" for column in added)])
 
-    `replaces`: the batch has all that the table should have.
+
+def _write_by_key(batch: DataFrame, step: int, query: ResolvedQuery, *, replaces: bool = False) -> int | None:
+    """Write the latest row of each key of the batch into the table, or its versions for a history.
+
+    The table is created if it is missing. `replaces`: the batch has all that the table should have.
     """
     path, keys, partitions = folder_of(query), tuple(query.body["key"]), query.body.get("partition_by", ())
     session, table = batch.sparkSession, f"delta.{quoted(path)}"
-    latest = latest_rows(batch, keys)
-    fields = [field for field in latest.schema.fields if field.name != CHANGE]
-    ddl = ", ".join(f"{quoted(field.name)} {ddl_of(field.dataType)}" for field in fields)
+    ddl = _columns_ddl(batch.drop(POSITION, CHANGE), query)
     folders = f" PARTITIONED BY ({', '.join(map(quoted, partitions))})" if partitions else ""
     session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA{folders}")
     # This is the query's own session. MERGE WITH SCHEMA EVOLUTION, in SQL, silently leaves a new column out.
     session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
+    if keeps_history(query.body):
+        return record_versions(batch, step, path, keys, query.body.get("valid_from"), replaces=replaces)
+    latest = latest_rows(batch, keys)
     if replaces:
         return replace_rows(latest, step, path, keys, query.address)
     return merge(latest, step, table, keys)

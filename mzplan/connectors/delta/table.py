@@ -18,7 +18,7 @@ from mzplan.connectors.network.folders import folder_of
 from mzplan.endpoints.arrow import arrow_type
 from mzplan.endpoints.interface import Step, Written
 from mzplan.schema.columns import POSITION, Column, canonical_type, map_types, parse_columns
-from mzplan.schema.target_writes import writes_difference
+from mzplan.schema.target_writes import IS_CURRENT, keeps_history, writes_difference
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.foreign_changes import ForeignChanges, foreign_changes
@@ -117,7 +117,8 @@ class DeltaContent(Content):
         query_id: str | None,
         spark: SparkSession,
     ):
-        self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
+        self.keys = query.body.get("key", ())
+        self._has_versions = keeps_history(query.body)
         self._outputs = outputs
         self._folder = folder_of(query)
         use_s3(spark, query, self._folder)
@@ -136,7 +137,9 @@ class DeltaContent(Content):
 
     def rows(self, spark: SparkSession) -> DataFrame:
         columns = [self._column(output.name).alias(output.name) for output in self._outputs]
-        return self._table.select(*columns, f.col("_metadata.file_name").alias(PLACE))
+        # A version that has ended isn't in the collection any more.
+        table = self._table.where(f.col(IS_CURRENT)) if self._has_versions else self._table
+        return table.select(*columns, f.col("_metadata.file_name").alias(PLACE))
 
     def _column(self, name: str) -> Expression:
         exists = name.lower() in self._types
@@ -199,7 +202,7 @@ class DeltaRecorded(Recorded):
     added files' rows; a MERGE has only the number of merged rows."""
 
     def __init__(self, query: ResolvedQuery, query_id: str | None):
-        self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
+        self.keys = query.body.get("key", ())
         self._difference = 0 if writes_difference(query.description) else None
         log = self._log = CollectionLog(folder_of(query), lambda: query_id)
         commits = [(commit.transaction, commit) for commit in log.after(-1) if commit.transaction is not None]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHANGE_FEED = {"readChangeFeed": "true"}
-VERSION, EXISTS = "_version", "_there"  # the first fields of `_position` in a sink's rows
+VERSION, EXISTS, TIME = "_version", "_there", "_committed"  # the first fields of `_position` in a sink's rows
 IS_REMOVED = f"{POSITION}.{EXISTS} = 0"
 """SQL that is true if a row with this order no longer exists after its change."""
 _LATEST = "_mzplan_latest"
@@ -36,18 +36,20 @@ def exists_after() -> Any:
 
 
 def with_order(feed: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """Return the user's columns, and `_position` with two more fields in front: the table's version, and 1
-    for an inserted row or 0 for a deleted one."""
+    """Return the user's columns, and `_position` with three more fields in front: the table's version, 1
+    for an inserted row or 0 for a deleted one, and the time of the version's commit."""
     position: Any = feed.schema[POSITION].dataType
     fields = [f.col(f"{POSITION}.{quoted(name)}") for name in position.names]
-    order = f.struct(f.col("_commit_version").alias(VERSION), exists_after().alias(EXISTS), *fields)
+    version, time = f.col("_commit_version").alias(VERSION), f.col("_commit_timestamp").alias(TIME)
+    order = f.struct(version, exists_after().alias(EXISTS), time, *fields)
     return feed.select(*(f.col(quoted(column.name)) for column in columns), order.alias(POSITION))
 
 
 def without_order(rows: DataFrame) -> DataFrame:
     """Return the rows with the `_position` that they had before `with_order`."""
     position: Any = rows.schema[POSITION].dataType
-    fields = [f.col(f"{POSITION}.{quoted(name)}") for name in position.names if name not in (VERSION, EXISTS)]
+    own = (name for name in position.names if name not in (VERSION, EXISTS, TIME))
+    fields = [f.col(f"{POSITION}.{quoted(name)}") for name in own]
     return rows.withColumn(POSITION, f.struct(*fields))
 
 
@@ -58,13 +60,15 @@ def with_change(rows: DataFrame, field: str = EXISTS) -> DataFrame:
     return rows.withColumn(CHANGE, f.when(is_upsert, f.lit(UPSERT)).otherwise(f.lit(DELETE)))
 
 
-def latest_rows(batch: DataFrame, keys: Sequence[str], *, position: bool = False) -> DataFrame:
+def latest_rows(
+    batch: DataFrame, keys: Sequence[str], *, position: bool = False, order: str = POSITION
+) -> DataFrame:
     """Return the latest row of each key of a micro-batch, with `_change` if the collection is keyed. Keeps
-    `_position` only with `position`."""
+    `_position` only with `position`. `order`: the column that says which row is the latest."""
     columns = [quoted(column) for column in batch.columns if position or column != POSITION]
     grouped = batch.groupBy(*(f.col(quoted(key)) for key in keys))
     # The grouped columns stay, so the result needs a name that no column has.
-    latest = grouped.agg(f.max_by(f.struct(*columns), f.col(POSITION)).alias(_LATEST))
+    latest = grouped.agg(f.max_by(f.struct(*columns), f.col(order)).alias(_LATEST))
     return latest.select(*(f"{_LATEST}.{column}" for column in columns))
 
 
@@ -87,13 +91,20 @@ def writing_as(session: SparkSession, writer: str) -> Iterator[None]:
 
 
 def merge(
-    rows: DataFrame, step: int, table: str, keys: Sequence[str], *, compares_positions: bool = False
+    rows: DataFrame,
+    step: int,
+    table: str,
+    keys: Sequence[str],
+    *,
+    compares_positions: bool = False,
+    updated: Sequence[str] | None = None,
 ) -> int | None:
     """Merge rows, one per key, into an existing Delta table; `table` is its name in SQL. Returns the number
     of changed rows, or None if Delta doesn't say, as for a skipped commit.
 
     With a column `_change`, `delete` removes the key's row; all other rows update or insert it. With
     `compares_positions`, a change applies only if its `_position` is greater than the existing row's.
+    `updated`: the columns to set in existing rows; all by default.
 
     This is one commit, or none if the table already has this step of the query: Delta skips a commit whose
     (application, version) it knows. So a micro-batch that a killed driver wrote before Spark recorded it
@@ -107,7 +118,8 @@ def merge(
     stored = [quoted(column) for column in rows.columns if column != CHANGE]
     # The columns to set don't have the table's alias, because Spark would then not find a new column, which
     # only the rows have. Columns that only the table has keep their values.
-    update = f"UPDATE SET {', '.join(f'{column} = s.{column}' for column in stored)}"
+    set_columns = stored if updated is None else [quoted(column) for column in updated]
+    update = f"UPDATE SET {', '.join(f'{column} = s.{column}' for column in set_columns)}"
     if CHANGE in rows.columns:
         deletes = f"s.{CHANGE} = '{DELETE}'"
         actions = (

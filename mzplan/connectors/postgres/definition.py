@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mzplan.connectors.api.connector import Ddl
+from mzplan.connectors.api.outputs import target_outputs
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.statements import (
@@ -22,14 +23,20 @@ from mzplan.connectors.postgres.statements import (
 )
 from mzplan.connectors.postgres.types import created_type, shown, split_name
 from mzplan.model.diagnostics import error
+from mzplan.schema.target_writes import DIFFERENCE, VALID_FROM, keeps_history
 
 # The schema of a new table whose name has no schema, with PostgreSQL's default search path.
 PUBLIC = "public"
 
 
 def key_of(query: ResolvedQuery) -> list[str]:
-    """Return the columns by which a sink finds its rows. Empty for an append."""
-    return list(query.body.get("key", ())) if query.body["mode"] == "upsert" else []
+    """Return the columns that identify a row of the collection. Empty for an append."""
+    return list(query.body.get("key", ())) if query.body["mode"] != "append" else []
+
+
+def primary_key_of(query: ResolvedQuery) -> list[str]:
+    """Return the columns by which a sink finds its rows in the table. Empty for an append."""
+    return [*key_of(query), *([VALID_FROM] if keeps_history(query.body) else [])]
 
 
 def shown_table(query: ResolvedQuery) -> str:
@@ -48,8 +55,8 @@ def create_table(query: ResolvedQuery, outputs: Sequence[Output], schema: str | 
 
 def columns_sql(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
     """Return the columns and the key, in parentheses."""
-    keys = key_of(query)
-    lines = [f"  {column_sql(output)}" for output in outputs]
+    keys = primary_key_of(query)
+    lines = [f"  {column_sql(output)}" for output in target_outputs(query, outputs)]
     if keys:
         lines.append(f"  PRIMARY KEY ({', '.join(map(shown, keys))})")
     body = ",\n".join(lines)
@@ -59,6 +66,11 @@ def columns_sql(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
 def column_sql(output: Output) -> str:
     """Return one column's definition. `...` stands for a type that only Spark knows."""
     return f"{shown(output.name)} {created_type(output.type) if output.type else '...'}"
+
+
+def deletes_rows(query: ResolvedQuery) -> bool:
+    """Return whether a sink deletes the rows that are deleted from its collection."""
+    return bool(query.keys) and not keeps_history(query.body)
 
 
 def table_privileges(query: ResolvedQuery) -> list[str]:
@@ -79,7 +91,8 @@ def sink_ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     schema = schema_in_name or PUBLIC
     table, privileges = table_sql(schema, name), table_privileges(query)
     # A later `--replace` may empty the table, or delete rows of other keys.
-    if query.keys or query.body.get("on_replace") in ("truncate", "difference"):
+    emptied = ("truncate",) if keeps_history(query.body) else ("truncate", DIFFERENCE)
+    if deletes_rows(query) or query.body.get("on_replace") in emptied:
         privileges.append("DELETE")
     statements = [] if schema == PUBLIC else [f"CREATE SCHEMA IF NOT EXISTS {shown(schema)};"]
     if query.body["create"]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.targets import PLACE, incomparable
 from mzplan.connectors.api.tasks import ReplayedSteps
-from mzplan.connectors.frames.merges import EXISTS, VERSION
+from mzplan.connectors.frames.merges import EXISTS, TIME, VERSION
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import quoted
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -126,7 +126,8 @@ def _with_change(rows: DataFrame, change: str) -> DataFrame:
     """Add the change to the rows, and an order as in a change feed. Each key has only one row."""
     from pyspark.sql import functions as f
 
-    order = f.struct(f.lit(0).cast("bigint").alias(VERSION), f.lit(int(change == UPSERT)).alias(EXISTS))
+    version, exists = f.lit(0).cast("bigint").alias(VERSION), f.lit(int(change == UPSERT)).alias(EXISTS)
+    order = f.struct(version, exists, f.current_timestamp().alias(TIME))
     return rows.select("*", order.alias(POSITION), f.lit(change).alias(CHANGE))
 
 

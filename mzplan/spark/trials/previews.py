@@ -117,5 +117,5 @@ class Preview:
 def _keys(query: ResolvedQuery) -> tuple[str, ...]:
     if query.address.writes_collection:
         return query.keys
-    own = tuple(query.body.get("key") or ()) if query.body.get("mode") == "upsert" else ()
+    own = tuple(query.body.get("key") or ()) if query.body.get("mode", "append") != "append" else ()
     return own or query.keys

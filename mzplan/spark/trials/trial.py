@@ -251,7 +251,7 @@ class SinkTrial(Trial):
     @property
     def keys(self) -> tuple[str, ...]:
         body = self._query.body
-        own = tuple(body.get("key") or ()) if body.get("mode") == "upsert" else ()
+        own = tuple(body.get("key") or ()) if body.get("mode", "append") != "append" else ()
         return own or self._query.keys
 
     def _writer(self, session: SparkSession) -> DataStreamWriter:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import SinkRun, empties_target
@@ -17,6 +18,7 @@ from mzplan.connectors.postgres.definition import key_of
 from mzplan.connectors.postgres.identity import check_database, record_target
 from mzplan.connectors.postgres.problems import Problem
 from mzplan.connectors.postgres.remote_options import RemoteOptions
+from mzplan.connectors.postgres.sink.history import HistoryMove
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target, shape_of
 from mzplan.connectors.postgres.sink.refusals import REFUSED, explain_batch_error, unstorable_text_error
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
@@ -35,7 +37,7 @@ from mzplan.endpoints.interface import Written
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import CHANGE, POSITION
-from mzplan.schema.target_writes import writes_difference
+from mzplan.schema.target_writes import keeps_history, writes_difference
 from mzplan.warehouse.content_hash import HASH
 
 if TYPE_CHECKING:
@@ -165,7 +167,10 @@ class Batches:
         keys = key_of(self._query)
         targets = (table.column(output.name) for output in self._run.outputs)
         key_columns = (table.column(key) for key in keys)
-        return Move(
+        kind: Callable[..., Move] = Move
+        if keeps_history(self._query.body):
+            kind = partial(HistoryMove, since=table.column(self._query.body.get("valid_from", "")))
+        return kind(
             stage=writer.stage_sql,
             table=table,
             targets=tuple(target for target in targets if target is not None),

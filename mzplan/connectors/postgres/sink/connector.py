@@ -29,6 +29,7 @@ from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun
 from mzplan.connectors.api.targets import Content, Recorded
 from mzplan.connectors.frames.merges import writing_as
 from mzplan.connectors.postgres.client import connect, open_conninfo
+from mzplan.connectors.postgres.definition import key_of
 from mzplan.connectors.postgres.identity import ServerProbe
 from mzplan.connectors.postgres.problems import Problem, connect_problem, reason, route
 from mzplan.connectors.postgres.sink.batches import Batches
@@ -145,7 +146,7 @@ _NOT_FORGOTTEN = Problem(
 
 
 class PostgresSink(SinkConnector):
-    """Appends to a table, or keeps the latest row of each key."""
+    """Appends to a table, or keeps the latest row of each key or all versions of it."""
 
     needs_cleanup = True
 
@@ -211,7 +212,7 @@ class PostgresSink(SinkConnector):
                 run.fail(batches.explain(problem))
                 raise
 
-        if run.query.body["mode"] != "upsert":
+        if not key_of(run.query):
             # Drop the position before foreachBatch, so that Spark doesn't read it.
             rows = rows.drop(POSITION)
         return rows.writeStream.foreachBatch(write_batch)

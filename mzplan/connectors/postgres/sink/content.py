@@ -26,6 +26,7 @@ from mzplan.endpoints.arrow import build_array
 from mzplan.host.postgres_session import session_statement
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
+from mzplan.schema.target_writes import IS_CURRENT, keeps_history
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -159,14 +160,16 @@ class PostgresContent(Content):
         values = ", ".join(sql_text(quoted(target.name), target, form) for target, form, _ in columns)
         pages, kind = fetch_row(connection, _SIZE, (table.oid,))
         place = "ctid::text" if kind in ("r", "p") else "NULL"
-        whole = f"SELECT {values}, {place} FROM {table.sql}"
+        # A version that has ended isn't in the collection any more.
+        current = f"{quoted(IS_CURRENT)} IS TRUE" if keeps_history(self._query.body) else "true"
+        whole = f"SELECT {values}, {place} FROM {table.sql} WHERE {current}"
         if kind != "r" or connection.info.server_version < _RANGES_FROM:
             return [whole]
         step = max(_PAGES, -(-pages // _TASKS))
         # The last range is open-ended, in case there are more pages now. Newer rows aren't in the snapshot.
         starts = list(range(0, max(pages, 1), step))
         return [
-            f"{whole} WHERE ctid >= '({first},0)'"
+            f"{whole} AND ctid >= '({first},0)'"
             + (f" AND ctid < '({first + step},0)'" if first != starts[-1] else "")
             for first in starts
         ]

@@ -11,8 +11,9 @@ from typing import Any
 
 import psycopg
 
+from mzplan.connectors.api.outputs import target_outputs
 from mzplan.connectors.api.queries import Output, ResolvedQuery, empties_target
-from mzplan.connectors.postgres.definition import key_of, table_privileges
+from mzplan.connectors.postgres.definition import deletes_rows, key_of, table_privileges
 from mzplan.connectors.postgres.identity import Check, written_steps
 from mzplan.connectors.postgres.sink.staging import can_copy_straight, staging_shape
 from mzplan.connectors.postgres.sink.writer import writer_of
@@ -20,7 +21,7 @@ from mzplan.connectors.postgres.statements import grant, grant_on_database, gran
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import TargetColumn, shown, split_name
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.schema.target_writes import writes_difference
+from mzplan.schema.target_writes import keeps_history, writes_difference
 
 # Privileges on mzplan's own tables. Ledger.note updates rows in `steps`.
 _LEDGER_PRIVILEGES = {
@@ -82,7 +83,8 @@ class PrivilegeCheck(Check):
         if statements:
             self._check_creation(table, statements, schema)
         if table is not None:
-            self._check_target(table, [c for output in outputs if (c := table.column(output.name))])
+            written = target_outputs(self._query, outputs)
+            self._check_target(table, [c for output in written if (c := table.column(output.name))])
         if self._check_staging_schema():
             for name, wanted in _LEDGER_PRIVILEGES.items():
                 self._check_ledger_table(name, wanted)
@@ -112,8 +114,10 @@ class PrivilegeCheck(Check):
             privilege for privilege in wanted if not self._is_granted(granted, table.oid, privilege, names)
         ]
         # A row that is deleted from the collection is also deleted from the table.
-        deletes_former = empties_target(self._query) or writes_difference(self._query.description)
-        needs_delete = bool(self._query.keys) or (deletes_former and not self._is_registered())
+        deletes_former = empties_target(self._query) or (
+            writes_difference(self._query.description) and not keeps_history(self._query.body)
+        )
+        needs_delete = deletes_rows(self._query) or (deletes_former and not self._is_registered())
         if needs_delete and not self._is_granted("has_table_privilege(%s, 'DELETE')", table.oid):
             missing.append("DELETE")
         if missing:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _TRUNCATE_FROM = 5_000
 # To sort a batch by key, for upsert.
 _WORK_MEM = "64MB"
-_ATTEMPTS = "_attempt = ANY(%(attempts)s)"
+ATTEMPTS = "_attempt = ANY(%(attempts)s)"
 # The table's unique indexes, also partial indexes, except indexes on exactly the key.
 _OTHER_UNIQUE = """
 WITH found AS (
@@ -89,20 +89,24 @@ class Move:
         parameters = {"attempts": list(attempts)}
         if self.keys:
             connection.execute(f"SET LOCAL work_mem = '{_WORK_MEM}'")
-            statement = f"SELECT count(*) FROM {self.stage} WHERE {_ATTEMPTS}"
+            statement = f"SELECT count(*) FROM {self.stage} WHERE {ATTEMPTS}"
             (moved_rows,) = fetch_row(connection, statement, parameters)
-            if self.replaces:
-                connection.execute(self._delete_others(), parameters)
-            elif self.exists_field is not None:
-                # Delete first, because another row may get the deleted row's unique value.
-                connection.execute(self._delete(), parameters)
-            self._put(connection, parameters)
+            self.write(connection, parameters)
         else:
             moved_rows = connection.execute(self._append(), parameters).rowcount
         if moved_rows != expected:
             return False
         _empty(connection, self.stage, expected)
         return True
+
+    def write(self, connection: Connection, parameters: Mapping[str, object]) -> None:
+        """Write the staged rows of a sink with a key."""
+        if self.replaces:
+            connection.execute(self._delete_others(), parameters)
+        elif self.exists_field is not None:
+            # Delete first, because another row may get the deleted row's unique value.
+            connection.execute(self._delete(), parameters)
+        self._put(connection, parameters)
 
     def _put(self, connection: Connection, parameters: Mapping[str, object]) -> None:
         """Upsert the rows.
@@ -129,7 +133,7 @@ class Move:
         columns = ", ".join(quoted(target.name) for target in self.targets)
         return (
             f"INSERT INTO {self.table.sql} ({columns}) "
-            f"SELECT {', '.join(_casts(self.targets))} FROM {self.stage} WHERE {_ATTEMPTS}"
+            f"SELECT {', '.join(casts(self.targets))} FROM {self.stage} WHERE {ATTEMPTS}"
         )
 
     def _upsert(self) -> str:
@@ -145,9 +149,9 @@ class Move:
         if self.replaces:
             # Compare binary forms: every type has one, also json, and citext 'A' differs from 'a' in it.
             found = ", ".join(f"t.{quoted(target.name)}" for target in self.targets)
-            staged = ", ".join(_as_assigned(f"l.{quoted(target.name)}", target) for target in self.targets)
+            staged = ", ".join(as_assigned(f"l.{quoted(target.name)}", target) for target in self.targets)
             is_same = f"ROW({found})::record OPERATOR(pg_catalog.*=) ROW({staged})::record"
-            is_equal = f"{self._same_key} AND ({is_same})"
+            is_equal = f"{self.same_key} AND ({is_same})"
             rows = (
                 f"SELECT {listed} FROM ({rows}) AS l "
                 f"WHERE NOT EXISTS (SELECT 1 FROM {self.table.sql} AS t WHERE {is_equal})"
@@ -162,14 +166,14 @@ class Move:
         is_deleted = "" if all_keys else f"l.{self._exists_column} = 0 AND "
         return (
             f"DELETE FROM {self.table.sql} AS t USING ({self._latest()}) AS l "
-            f"WHERE {is_deleted}{self._same_key}"
+            f"WHERE {is_deleted}{self.same_key}"
         )
 
     def _delete_others(self) -> str:
         """Return the statement that deletes the rows whose keys no staged row has."""
         return (
             f"DELETE FROM {self.table.sql} AS t "
-            f"WHERE NOT EXISTS (SELECT 1 FROM ({self._existing()}) AS l WHERE {self._same_key})"
+            f"WHERE NOT EXISTS (SELECT 1 FROM ({self._existing()}) AS l WHERE {self.same_key})"
         )
 
     def _existing(self) -> str:
@@ -188,22 +192,22 @@ class Move:
         keys = ", ".join(quoted(key.name) for key in self.keys)
         columns = [quoted(target.name) for target in self.targets]
         listed = ", ".join([*columns, self._exists_column] if self.exists_field is not None else columns)
-        named = ", ".join(f"{cast} AS {c}" for cast, c in zip(_casts(self.targets), columns, strict=True))
-        positions = "".join(f", p{i} AS {_position(i)}" for i in range(len(self.position)))
-        order = ", ".join(_descending(i, type_) for i, (_, type_) in enumerate(self.position))
+        named = ", ".join(f"{cast} AS {c}" for cast, c in zip(casts(self.targets), columns, strict=True))
+        positions = "".join(f", p{i} AS {position_column(i)}" for i in range(len(self.position)))
+        order = ", ".join(descending(i, type_) for i, (_, type_) in enumerate(self.position))
         return (
             f"SELECT DISTINCT ON ({keys}) {listed} "
-            f"FROM (SELECT {named}{positions} FROM {self.stage} WHERE {_ATTEMPTS}) AS s "
+            f"FROM (SELECT {named}{positions} FROM {self.stage} WHERE {ATTEMPTS}) AS s "
             f"ORDER BY {keys}, {order}"
         )
 
     @property
-    def _same_key(self) -> str:
+    def same_key(self) -> str:
         return " AND ".join(f"t.{quoted(key.name)} = l.{quoted(key.name)}" for key in self.keys)
 
     @property
     def _exists_column(self) -> str:
-        return _position([name for name, _ in self.position].index(self.exists_field or ""))
+        return position_column([name for name, _ in self.position].index(self.exists_field or ""))
 
 
 def can_copy_straight(
@@ -261,24 +265,24 @@ def position_of(batch: DataFrame) -> Position:
     return tuple((field.name, _POSITION_TYPES[field.dataType.simpleString()]) for field in struct.fields)
 
 
-def _casts(targets: Sequence[TargetColumn]) -> list[str]:
+def casts(targets: Sequence[TargetColumn]) -> list[str]:
     # Cast to the type without its length, because such a cast would truncate a long text. The assignment then
     # fails instead.
     return [f"c{i}::{quoted(target.type_schema)}.{quoted(target.type)}" for i, target in enumerate(targets)]
 
 
-def _as_assigned(value: str, target: TargetColumn) -> str:
+def as_assigned(value: str, target: TargetColumn) -> str:
     """Return the value as the column stores it, if that is another binary form: a rounded number or time."""
     return f"{value}::{target.shown}" if target.category in ("N", "D") and target.typmod >= 0 else value
 
 
-def _descending(i: int, type_: str) -> str:
+def descending(i: int, type_: str) -> str:
     # Compare text in byte order, as Spark does, whatever the database's collation.
     collation = ' COLLATE "C"' if type_ == "text" else ""
-    return f"{_position(i)}{collation} DESC NULLS LAST"
+    return f"{position_column(i)}{collation} DESC NULLS LAST"
 
 
-def _position(i: int) -> str:
+def position_column(i: int) -> str:
     """Return a column name that can't collide with the table's own."""
     return f'"mzplan p{i}"'
 

@@ -12,7 +12,7 @@ from mzplan.connectors.api.outputs import never_null_outputs
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery
 from mzplan.connectors.api.targets import unreadable
 from mzplan.connectors.formats.written import unfit_keys
-from mzplan.connectors.postgres.definition import create_table, key_of, shown_table
+from mzplan.connectors.postgres.definition import create_table, primary_key_of, shown_table
 from mzplan.connectors.postgres.identity import Check, compare_target, identify, written_steps
 from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason
 from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
@@ -28,6 +28,7 @@ from mzplan.connectors.postgres.tables import Connection, Table, unique_indexes
 from mzplan.connectors.postgres.types import TargetColumn, shown
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.object_names import CUT, size_of, too_long
+from mzplan.schema.target_writes import VALID_FROM, keeps_history
 
 _READ_ONLY = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
 _NULLABLE = """
@@ -166,12 +167,12 @@ class _TargetCheck(Check):
 
     def _key(self, table: Table, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
         """Yield MZ055 if the key has no unique index or allows NULL, or if there is another unique index."""
-        keys = key_of(self._query)
+        keys = primary_key_of(self._query)
         columns = [column for key in keys if (column := table.column(key)) is not None]
         if not keys or len(columns) < len(keys):
             return
         key_names = sorted(column.name for column in columns)
-        never_null = {name.lower() for name in never_null_outputs(self._query)}
+        never_null = {VALID_FROM, *(name.lower() for name in never_null_outputs(self._query))}
         nullable = [name for (name,) in self._rows(_NULLABLE, (table.oid, key_names))]
         nullable = [name for name in nullable if name.lower() not in never_null]
         sql = shown_table(self._query)
@@ -188,7 +189,8 @@ class _TargetCheck(Check):
             return
         if nullable:
             yield self._null_key(nullable, fixes)
-        yield from self._other_unique(table, columns, outputs)
+        if not keeps_history(self._query.body):
+            yield from self._other_unique(table, columns, outputs)
 
     def _null_key(self, nullable: Sequence[str], fixes: Sequence[str]) -> Diagnostic:
         """Return MZ055 for a key that allows NULL, because in SQL no NULL equals another."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mzplan.connectors.api.outputs import target_outputs, unfit_time
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.postgres.definition import PUBLIC, column_sql, columns_sql, key_of
 from mzplan.connectors.postgres.sink.writer import SETUP_LOCK
@@ -64,7 +65,7 @@ def compare_columns(query: ResolvedQuery, table: Table, outputs: Sequence[Output
     narrow: dict[Output, str] = {}
     others: dict[str, str] = {}
     written: set[str] = set()
-    for output in outputs:
+    for output in target_outputs(query, outputs):
         target = table.column(output.name)
         if target is None:
             missing[output] = f"it has no column {output.name}" + (f" ({output.type})" if output.type else "")
@@ -82,6 +83,8 @@ def compare_columns(query: ResolvedQuery, table: Table, outputs: Sequence[Output
                 f"its column {column.name} is NOT NULL without a default, and the sink does not write it"
             )
             others[wrong_of] = "" if column.in_key else f"ALTER COLUMN {shown(column.name)} DROP NOT NULL"
+    if unfit := unfit_time(query, outputs):
+        others[unfit] = ""
     names = {output.name.lower() for output in outputs}
     for key in key_of(query):
         if key.lower() not in names:
