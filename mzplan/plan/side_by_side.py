@@ -21,7 +21,7 @@ _Records = Mapping[str, ResourceState]  # by id
 def plan_cut_over(state: State, views: Collection[Address], statuses: Mapping[str, Status]) -> Plan:
     """Plan to put the new generations of these views into service, once they have read as much.
 
-    Raises MzplanError MZ390 for a view without such a generation.
+    Raises MzplanError MZ400 for a view without such a generation.
     """
     changes = []
     for address in views:
@@ -43,7 +43,7 @@ def plan_abort(
 
     Each gets back the description of the generation in service, so nothing restarts.
 
-    `earlier`: returns the former states, newest first. Raises MzplanError MZ390.
+    `earlier`: returns the former states, newest first. Raises MzplanError MZ400.
     """
     restored: dict[Address, ResourceState] = {}
     for address in views:
@@ -76,7 +76,7 @@ def plan_abort(
 def _ensure_unchanged(
     state: State, former: _Records, address: Address, together: Set[Address], statuses: Mapping[str, Status]
 ) -> None:
-    """Raise MzplanError MZ390 if a query can't go on with its former description."""
+    """Raise MzplanError MZ400 if a query can't go on with its former description."""
     now, before = state.resources[address], former[state.resources[address].id]
     seen, why = now.observed_in(statuses), ""
     if seen is None or seen.generation >= now.generation:
@@ -90,7 +90,7 @@ def _ensure_unchanged(
         elif reference not in together and reference.is_query and other.place != _place(former, other):
             why = f"{reference} was replaced since"
     if why:
-        raise error("MZ390.changed-since", address=address, generation=now.generation, why=why)
+        raise error("MZ400.changed-since", address=address, generation=now.generation, why=why)
 
 
 def _generation_in_service(record: ResourceState, statuses: Mapping[str, Status]) -> int:
@@ -111,7 +111,7 @@ def _generation_in_service(record: ResourceState, statuses: Mapping[str, Status]
         why = "No runner has reported it yet."
     else:
         why = f"Generation {seen.generation} is in service, and is the newest one."
-    raise error("MZ390.not-replaced", address=record.address, why=why)
+    raise error("MZ400.not-replaced", address=record.address, why=why)
 
 
 def _former_records(record: ResourceState, generation: int, earlier: Iterable[State]) -> _Records:
@@ -120,7 +120,7 @@ def _former_records(record: ResourceState, generation: int, earlier: Iterable[St
         records = {known.id: known for known in state.resources.values() if known.id}
         if _place(records, record) == (record.id, generation):
             return records
-    raise error("MZ390.forgotten", address=record.address, generation=generation)
+    raise error("MZ400.forgotten", address=record.address, generation=generation)
 
 
 def _place(records: _Records, record: ResourceState) -> Place | None:

@@ -120,7 +120,7 @@ def test_a_generation_whose_input_was_replaced_too_is_not_given_up(shop: Path) -
     assert apply(shop) == 8
     refused = abort(shop)
     assert refused.code == 1
-    assert "MZ390" in refused.err and "source.orders was replaced since" in refused.err
+    assert "MZ400" in refused.err and "source.orders was replaced since" in refused.err
     assert generations(shop)["view.totals@2"] == 2
 
 
@@ -141,7 +141,7 @@ def test_what_has_no_generation_beside_it_is_refused(shop: Path, address: str, w
     for options in ((), ("--abort",)):
         refused = mzplan(shop, "cut-over", address, "--auto-approve", *options)
         assert refused.code == 64
-        assert "MZ390" in refused.err and why in refused.err
+        assert "MZ400" in refused.err and why in refused.err
 
 
 def test_a_replace_in_place_has_no_generation_beside_it(shop: Path) -> None:
