@@ -53,9 +53,9 @@ class DeltaSource(SourceConnector):
 
     def probe(self, query: ResolvedQuery) -> Probe:
         """Check that the table exists, has the declared columns and, with a key, a change feed."""
-        folder = folder_of(query)
+        folder = self.folder(query)
         problems = folder_problems(query, folder)
-        if problems or AWS in query.link.connections:
+        if problems or not self.reads_log(query):
             return Probe(diagnostics=tuple(problems))
         try:
             id_ = CollectionLog(folder).table_id()
@@ -72,22 +72,24 @@ class DeltaSource(SourceConnector):
     ) -> Diagnostic | None:
         if recorded.get("table") == found.get("table"):
             return None
-        why = f"{route(query)}: the table's id is {found.get('table')} instead of {recorded.get('table')}"
+        why = (
+            f"{self.route(query)}: the table's id is {found.get('table')} instead of {recorded.get('table')}"
+        )
         return another_upstream(query, "table", f"{why}: it was re-created")
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
         """Return MZ067 if the table's log no longer has the next version to read. Return MZ043 if the log
         ends before the last version read, because the table is then an older copy."""
-        if AWS in query.link.connections:
+        if not self.reads_log(query):
             return None
-        folder = folder_of(query)
+        folder = self.folder(query)
         try:
             with decoding("an offset"):
                 offset = json.loads(position)
                 last, next_version = _last_version(offset), int(offset["reservoirVersion"])
             log = CollectionLog(folder)
             versions = log.versions()
-            mismatch = _history_mismatch(query, log)
+            mismatch = self._history_mismatch(query, log)
         except OSError:  # the start reports the problem
             return None
         if mismatch is not None:
@@ -95,18 +97,30 @@ class DeltaSource(SourceConnector):
         if not versions or offset.get("isStartingVersion"):  # the first snapshot is still being read
             return None
         if versions[-1] < last:
-            why = f"{route(query)}: version {last} was read, but the newest is {versions[-1]}"
+            why = f"{self.route(query)}: version {last} was read, but the newest is {versions[-1]}"
             return another_upstream(query, "table", f"{why}: an older copy was restored")
         if versions[0] > next_version:
-            return Diagnostic.of(
-                "MZ067.no-longer",
-                address=query.address,
-                folder=folder,
-                next_version=next_version,
-                version=versions[0],
-                start_over_hint=start_over_hint(query),
-            )
+            return self.too_late(query, next_version, versions[0])
         return None
+
+    def folder(self, query: ResolvedQuery) -> str:
+        """Return the table's folder."""
+        return folder_of(query)
+
+    def reads_log(self, query: ResolvedQuery) -> bool:
+        """Return whether the table's log can be read without Spark."""
+        return AWS not in query.link.connections
+
+    def too_late(self, query: ResolvedQuery, next_version: int, version: int) -> Diagnostic:
+        """Return MZ067: the log begins at `version`, after the next version to read."""
+        return Diagnostic.of(
+            "MZ067.no-longer",
+            address=query.address,
+            folder=self.folder(query),
+            next_version=next_version,
+            version=version,
+            start_over_hint=start_over_hint(query),
+        )
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
@@ -115,11 +129,11 @@ class DeltaSource(SourceConnector):
         """Return the number of rows that other programs have deleted. With a key, return None, because the
         collection doesn't have deleted rows either."""
         end, _ = former.log.offset(former.log.newest())
-        if query.keys or AWS in query.link.connections or end is None:
+        if query.keys or not self.reads_log(query) or end is None:
             return None
-        log = CollectionLog(folder_of(query))
-        if _history_mismatch(replace(query, checkpoint=former), log) is not None:
-            where = f"{route(query)}: an older copy of the table was restored"
+        log = CollectionLog(self.folder(query))
+        if self._history_mismatch(replace(query, checkpoint=former), log) is not None:
+            where = f"{self.route(query)}: an older copy of the table was restored"
             return Loss(lost=None, read=None, unit="rows", where=where)
         first_end, newest = _first_end(former), StepIndex(former).last()
         counts = count_lost_rows(
@@ -132,21 +146,22 @@ class DeltaSource(SourceConnector):
         if lost == 0:
             return None
         versions = [f"{version:,}" for version in counts.versions]
-        where = f"{route(query)}: rows were deleted by versions {list_names(versions, 'versions')}"
+        where = f"{self.route(query)}: rows were deleted by versions {list_names(versions, 'versions')}"
         if not versions:
-            where = f"{route(query)}: rows were deleted before version {log.oldest():,}, where its log begins"
+            first_kept = f"{log.oldest():,}, where its log begins"
+            where = f"{self.route(query)}: rows were deleted before version {first_kept}"
         return Loss(lost=lost, read=read if lost is not None else None, unit="rows", where=where)
 
     def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
         """Return a check that the table still has the last version read. It then records the last version
         that the new step reads."""
         checkpoint = query.checkpoint
-        if checkpoint is None or AWS in query.link.connections:  # only Spark can read that log
+        if checkpoint is None or not self.reads_log(query):  # only Spark can read that log
             return None
-        log = CollectionLog(folder_of(query))
+        log = CollectionLog(self.folder(query))
 
         def check(step: int) -> None:
-            if (mismatch := _history_mismatch(query, log)) is not None:
+            if (mismatch := self._history_mismatch(query, log)) is not None:
                 raise MzplanError(mismatch)
             version = _last_version(checkpoint.log.offset(step)[0])
             if (commit := log.digest(version)) is not None and checkpoint.last_read() != (version, commit):
@@ -166,7 +181,7 @@ class DeltaSource(SourceConnector):
             later.record_last_read(*read)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        body, folder = query.body, folder_of(query)
+        body, folder = query.body, self.folder(query)
         use_s3(spark, query, folder)
         reader = spark.readStream.format("delta").option("maxFilesPerTrigger", body["max_files_per_trigger"])
         if query.keys:
@@ -179,18 +194,33 @@ class DeltaSource(SourceConnector):
         if mismatch := _column_mismatch(query, folder, types):  # perhaps only Spark can read the table
             raise MzplanError(mismatch)
         values = [f.col(quoted(c.name)).cast(spark_type(c.type)).alias(c.name) for c in columns]
-        file = _file_below(uri_of(spark, folder), folder)
-        rows = table.select(*values, _place(file, is_feed=bool(query.keys)).alias(_PLACE))
+        file = file_below(uri_of(spark, folder), folder)
+        rows = table.select(*values, place_of(file, is_feed=bool(query.keys)).alias(_PLACE))
         records = Records(rows=rows, position=f.col(_PLACE), where=_where)
         checked_rows = check_records(records, column_parser(columns), columns, body["on_error"])
         return with_change(checked_rows, "is_there") if query.keys else checked_rows
+
+    def _history_mismatch(self, query: ResolvedQuery, log: CollectionLog) -> Diagnostic | None:
+        """Return MZ043 if the table no longer has the commit that was read last: it is then another copy.
+        Returns None if it has that commit, or if that is unknown. Raises OSError."""
+        read = query.checkpoint.last_read() if query.checkpoint is not None else None
+        if read is None:
+            return None
+        version, commit = read
+        found = log.digest(version)
+        newest = max(log.versions(), default=version)
+        if found == commit or (found is None and newest >= version):  # Delta removes old entries of its log
+            return None
+        difference = f"the newest is {newest}" if found is None else "that version is now another commit"
+        why = f"{self.route(query)}: version {version} was read, and {difference}"
+        return another_upstream(query, "table", f"{why}: an older copy was restored")
 
 
 def _type_of(type_: DataType) -> str:
     return canonical_type(ddl_of(type_)) or type_.simpleString()
 
 
-def _file_below(uri: str, folder: str) -> Any:
+def file_below(uri: str, folder: str) -> Any:
     """Return the file that a row comes from, as an expression. It raises an error for a file outside the
     table's folder, whose URI is `uri`: a table's log may name such files."""
     # Hadoop and Spark disagree about how many slashes a local path begins with.
@@ -204,7 +234,7 @@ def _plain(uri: Any) -> Any:
     return f.regexp_replace(uri, "^file:/+", "file:/")
 
 
-def _place(file: Any, *, is_feed: bool) -> Any:
+def place_of(file: Any, *, is_feed: bool) -> Any:
     """Return the position of a row: see DeltaSource.position."""
     version, exists = (f.col("_commit_version"), exists_after()) if is_feed else (f.lit(None), f.lit(None))
     return f.struct(
@@ -233,22 +263,6 @@ def _first_end(former: Checkpoint) -> Any:
         return None
     first = StepIndex(former).find(0)
     return first.end if first is not None else former.log.offset(0)[0]
-
-
-def _history_mismatch(query: ResolvedQuery, log: CollectionLog) -> Diagnostic | None:
-    """Return MZ043 if the table no longer has the commit that was read last: it is then another copy of the
-    table. Returns None if it has that commit, or if that is unknown. Raises OSError."""
-    read = query.checkpoint.last_read() if query.checkpoint is not None else None
-    if read is None:
-        return None
-    version, commit = read
-    found = log.digest(version)
-    newest = max(log.versions(), default=version)
-    if found == commit or (found is None and newest >= version):  # Delta removes old entries of its log
-        return None
-    difference = f"the newest is {newest}" if found is None else "that version is now another commit"
-    why = f"{route(query)}: version {version} was read, and {difference}"
-    return another_upstream(query, "table", f"{why}: an older copy was restored")
 
 
 def _missing_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
