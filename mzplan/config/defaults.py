@@ -15,7 +15,7 @@ from mzplan.config.documents import MAX_NODES, Declaration, Document, size_of
 from mzplan.config.findings import EnoughError, Findings, Location, Path, SourceFile
 from mzplan.config.project_files import SECTIONS
 from mzplan.model.address import Address, Kind
-from mzplan.schema.kinds import resource_kind
+from mzplan.schema.kinds import default_types, resource_kind
 from mzplan.schema.loading import types_of
 from mzplan.schema.properties import value_at
 
@@ -101,12 +101,16 @@ class Defaults:
                 self.by_connection[name, kind] = Block(kind, body, connection.file, place, name)
 
     def fill_connections(self, declared: Iterable[Declaration]) -> None:
-        """Give the default type and connection of its kind to each query that sets neither."""
+        """Give the default type and connection of its kind to each query that sets neither.
+
+        A query whose type follows from another key gets none.
+        """
         for resource in declared if self.by_kind else ():
             block = self.by_kind.get(resource.address.kind)
             if block is None or resource.address.is_connection or not isinstance(resource.body, dict):
                 continue
-            if not any(key in resource.body for key in _TYPE_KEYS):
+            implying = default_types(resource.address.kind).keys() - {""}
+            if not any(key in resource.body for key in (*_TYPE_KEYS, *implying)):
                 given = {key: block.body[key] for key in _TYPE_KEYS if key in block.body}
                 self._give(resource, block, given)
 

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.config.documents import Document, containers_below, texts_in
+from mzplan.config.documents import Declaration, Document, containers_below, texts_in
 from mzplan.config.findings import Findings, Location, Path
 from mzplan.config.places import StorageLocation, places_of
 from mzplan.config.references import substitute
 from mzplan.config.variables import Variables, defaults_of, report_undeclared
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import error
 from mzplan.model.words import did_you_mean, shown
+from mzplan.schema.kinds import default_type, resource_kind
 
 SECTION = "environments"
 OWN = ("warehouse", "instances", "state")  # settings of an entry that replace the project's
@@ -148,6 +150,68 @@ def fill_other_entries(
     ]
     data[SECTION] = {**data[SECTION], **copies}  # the schema check reports anything but a mapping
     return OtherEnvironments(readings)
+
+
+def copy_sources(
+    document: Document, chosen: str, declared: dict[Address, Declaration], findings: Findings
+) -> None:
+    """Let each source that the chosen environment lists read another environment's collection.
+
+    Its keys for an upstream go: the connection, the format and others that the new type doesn't have. A
+    connection that only such sources use isn't part of this environment.
+    """
+    sources = entries_of(document.data).get(chosen, {}).get("sources")
+    named: set[str] = set()
+    for name, entry in sources.items() if isinstance(sources, dict) else ():
+        place = (SECTION, chosen, "sources", name)
+        resource = declared.get(Address("source", name))
+        if resource is None:
+            names = sorted(address.name for address in declared if address.kind == "source")
+            findings.add(
+                "MZ390.declares-none",
+                Location(document.file, place, at_key=True),
+                name=name,
+                environment=chosen,
+                near=findings.did_you_mean(name, names),
+            )
+        elif isinstance(entry, dict) and isinstance(resource.body, dict):
+            named |= _names_in(resource.body)
+            property_ = _copy_source(resource, document, place, entry)
+            if property_ and entry.get(property_) == chosen:
+                location = Location(document.file, (*place, property_))
+                findings.add("MZ390.own", location, label=resource.label, name=chosen)
+    _leave_out(named, declared)
+
+
+def _copy_source(resource: Declaration, document: Document, place: Path, entry: Body) -> str | None:
+    """Replace a source's keys by those of an entry. Return the property that names the other environment."""
+    type_ = default_type(resource.address.kind, entry)
+    kind = resource_kind(resource.address.kind, type_) if type_ else None
+    known = kind.schema["properties"] if kind else {}
+    kept = {
+        key: value
+        for key, value in resource.body.items()
+        if key in known and key not in ("type", *entry) and not known[key].get("x-derived")
+    }
+    resource.own = kept
+    resource.body = {**kept, **entry}
+    resource.given = (*resource.given, (document.file, place, entry))
+    return kind.environment_property if kind else None
+
+
+def _leave_out(names: set[str], declared: dict[Address, Declaration]) -> None:
+    """Remove the connections with these names, and those that they use, unless another resource uses them."""
+    while names:
+        used = set[str]().union(*(_names_in(resource.body) for resource in declared.values()))
+        unused = [Address("connection", name) for name in names - used]
+        removed = [declared.pop(address) for address in unused if address in declared]
+        names = set[str]().union(*(_names_in(resource.body) for resource in removed))
+
+
+def _names_in(body: Any) -> set[str]:
+    """Return the texts in a body, as far as they can be the name of a connection."""
+    values = [value for key, value in body.items() if key != "type"] if isinstance(body, dict) else []
+    return {text for value in values for _, text in texts_in(value)}
 
 
 def _without_unknown(entry: Body, values: Body) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.checks.checker import Checker
+from mzplan.config.checks.environment_copies import EnvironmentCopies, ReadEnvironment
 from mzplan.config.checks.function_code import FunctionCode
 from mzplan.config.checks.query_files import QueryFiles
 from mzplan.config.checks.recorded_analyses import Records
@@ -22,6 +23,7 @@ from mzplan.config.environments import (
     OtherEnvironments,
     check_overlaps,
     choose,
+    copy_sources,
     entries_of,
     fill_other_entries,
 )
@@ -137,6 +139,7 @@ def read_files(
     edited: Mapping[str, bytes] = _NOTHING,
     environment: str = "",
     records: Records = MappingProxyType({}),
+    read_environment: ReadEnvironment | None = None,
 ) -> FilesRead:
     """Read, check and decode a project's files for one of its environments, as far as possible.
 
@@ -144,13 +147,15 @@ def read_files(
     - `saved_values`: the values of variables in a saved plan. They override all others.
     - `edited`: by real path, contents that replace the contents on the disk.
     - `records`: the records of the state. If a record has the analysis of a query, its SQL isn't parsed.
+    - `read_environment`: reads the state of another environment, for sources that copy its collections.
 
     Raises MzplanError MZ036 (exit 5) if given variables differ from `saved_values`.
     """
     paths = tuple(variable_files)
-    files = _read_files(directory, variables, paths, saved_values, edited, environment, records)
+    read = read_environment
+    files = _read_files(directory, variables, paths, saved_values, edited, environment, records, read)
     if records and files.configuration is None:  # parse all SQL, to find the positions of mistakes
-        files = _read_files(directory, variables, paths, saved_values, edited, environment, {})
+        files = _read_files(directory, variables, paths, saved_values, edited, environment, {}, read)
     return files
 
 
@@ -162,6 +167,7 @@ def _read_files(
     edited: Mapping[str, bytes],
     environment: str,
     records: Records,
+    read_environment: ReadEnvironment | None,
 ) -> FilesRead:
     folder = os.fspath(directory)
     findings = Findings(stops=True)
@@ -186,9 +192,16 @@ def _read_files(
             )
             defaults = Defaults(project, findings)
             declared = collect([project, *others], findings, Templates(findings), defaults)
+            chosen = settings.environment
+            copy_sources(project, chosen.name, declared, findings)
             queries = QueryFiles(folder, values, findings)
             code = FunctionCode(folder, findings)
-            checker = Checker(declared, settings.instances, findings, defaults, queries, code, records)
+            copies = None
+            if read_environment is not None:
+                copies = EnvironmentCopies(chosen.name, chosen.names, read_environment, findings)
+            checker = Checker(
+                declared, settings.instances, findings, defaults, queries, code, copies, records
+            )
             resources = checker.resources()
     if findings or resources is None:
         return _partial_result(declared, resources, findings)

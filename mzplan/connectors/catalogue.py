@@ -37,6 +37,7 @@ _OWN = {
         postgres.CONNECTOR,
         files.CONNECTOR,
         delta.CONNECTOR,
+        delta.COLLECTION_COPY,
         console.CONNECTOR,
         local.CONNECTOR,
         views.CONNECTOR,

@@ -176,7 +176,14 @@ class Project:
             edited=edited,
             environment=self.settings.environment,
             records=records,
+            read_environment=lambda name: self.in_environment(name).store.read_state(),
         )
+
+    def in_environment(self, name: str) -> Project:
+        """Return the same project in another of its environments. Raises MzplanError."""
+        config = self.settings.state_config
+        directory, files = self.settings.directory, self.variable_files
+        return open_project(directory, self.variables, files, state_config=config, environment=name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,6 +215,12 @@ class ResourceKind:
         properties = self.schema["properties"].items()
         return next((name for name, inner in properties if inner.get("x-function")), None)
 
+    @cached_property
+    def environment_property(self) -> str | None:
+        """Return the property that names the environment whose collection is read (`x-environment`)."""
+        properties = self.schema["properties"].items()
+        return next((name for name, inner in properties if inner.get("x-environment")), None)
+
     @property
     def is_key_certain(self) -> bool:
         """Return whether the key's columns in a record's value are never NULL (`x-key-certain`)."""
@@ -242,8 +248,8 @@ def resource_kind(kind: Kind, type_: str) -> ResourceKind:
 def default_type(kind: Kind, body: Container[str]) -> str | None:
     """Return the type of a query that sets neither a type nor a connection.
 
-    That is the type whose function it sets (`x-function`), or else mzplan's only other type of the kind.
-    Returns None if there are several, or if the only one needs a connection.
+    That is the type whose function or environment it sets (`x-function`, `x-environment`), or else mzplan's
+    only other type of the kind. Returns None if there are several, or if the only one needs a connection.
     """
     by_property = default_types(kind)
     return next((type_ for name, type_ in by_property.items() if name in body), by_property.get(""))
@@ -255,7 +261,8 @@ def default_types(kind: Kind) -> Mapping[str, str]:
     by_property: dict[str, str] = {}
     others = []
     for type_ in own_types(kind):
-        if (name := resource_kind(kind, type_).function_property) is not None:
+        known = resource_kind(kind, type_)
+        if (name := known.function_property or known.environment_property) is not None:
             by_property[name] = type_
         else:
             others.append(type_)

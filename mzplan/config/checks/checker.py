@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from mzplan.config.checks.declared_columns import check_columns
+from mzplan.config.checks.environment_copies import EnvironmentCopies
 from mzplan.config.checks.expectations import check_expectations
 from mzplan.config.checks.function_code import FunctionCode
 from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
@@ -43,17 +44,19 @@ class Checker:
 
     def __init__(
         self,
-        declared: Mapping[Address, Declaration],
+        declared: dict[Address, Declaration],
         instances: Mapping[str, Instance],
         findings: Findings,
         defaults: Defaults | None = None,
         query_files: QueryFiles | None = None,
         function_code: FunctionCode | None = None,
+        copies: EnvironmentCopies | None = None,
         records: Records = MappingProxyType({}),
     ):
         """`records`: the records of the state; see RecordedAnalyses."""
         self.declared, self.instances, self.findings = declared, instances, findings
         self.defaults, self.query_files, self.function_code = defaults, query_files, function_code
+        self.copies = copies
         self.references = References(declared, findings)
         self.analyses = RecordedAnalyses(declared, records)
         # The instance of a query that names none. The committed body names it.
@@ -73,6 +76,9 @@ class Checker:
             self.query_files.fill_in(self.declared.values())
         if self.function_code:
             self.function_code.fill_in(self.declared.values())
+        if self.copies:
+            self.copies.fill_in(self.declared)
+            self.references.left_out = self.copies.left_out
         views = Views(self.declared, self.findings, self.analyses)
         views.derive()
         valid: list[Address] = []

@@ -5,7 +5,7 @@ Also checks that no two sources read an upstream that only one source can read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from mzplan.config.documents import Declaration
@@ -31,6 +31,7 @@ class References:
         self.suggested: dict[tuple[tuple[Kind, ...], str], str | None] = {}
         self.names: dict[tuple[Kind, ...], list[str]] = {}  # declared names by kinds, sorted
         self.candidates: dict[Reference, str] = {}  # names of resources with the right type, for messages
+        self.left_out: Set[Address] = frozenset()  # declared, but not part of the chosen environment
 
     def type_from_connection(self, resource: Declaration) -> str | None:
         """Return the type of a source or sink that sets none; it follows from the connection.
@@ -131,6 +132,9 @@ class References:
     def _report_unknown(self, resource: Declaration, reference: Reference, name: str, path: Path) -> None:
         near = self._nearest(reference.kinds, name)
         other = next((k for k in KINDS if Address(k, name) in self.declared), None)
+        if any(Address(kind, name) in self.left_out for kind in reference.kinds):
+            self.findings.add("MZ390.of-itself", resource.location(path), label=resource.label, name=name)
+            return
         hint, related = f"declare it under {' or '.join(f'`{kind}s:`' for kind in reference.kinds)}.", None
         if near is not None:
             hint = f'did you mean "{near}" ({HERE})?'

@@ -1,5 +1,5 @@
 """Delta tables: a source through Spark's Delta stream, and a sink through that stream (append) or MERGE
-(upsert)."""
+(upsert). Also a source that copies another environment's collection."""
 
 from __future__ import annotations
 
@@ -10,12 +10,27 @@ from mzplan.connectors.network import lineage_ends
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import SinkConnector, SourceConnector
+    from mzplan.connectors.api.lineage_names import LineageNames
+    from mzplan.connectors.api.queries import ResolvedQuery
 
 
 def _source() -> SourceConnector:
     from mzplan.connectors.delta.source import DeltaSource
 
     return DeltaSource()
+
+
+def _copy() -> SourceConnector:
+    from mzplan.connectors.delta.collection_copy import CollectionCopy
+
+    return CollectionCopy()
+
+
+def _copied(query: ResolvedQuery) -> LineageNames:
+    from mzplan.connectors.api.lineage_names import LineageNames, at_path
+    from mzplan.connectors.delta.collection_copy import collection_of
+
+    return LineageNames(reads=(at_path(collection_of(query)),))
 
 
 def _sink() -> SinkConnector:
@@ -25,3 +40,4 @@ def _sink() -> SinkConnector:
 
 
 CONNECTOR = Connector(type="delta", source=_source, sink=_sink, lineage_ends=lineage_ends, replays=True)
+COLLECTION_COPY = Connector(type="environment", source=_copy, lineage_ends=_copied)
