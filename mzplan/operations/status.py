@@ -26,7 +26,13 @@ from mzplan.operations.connections import find_rotations, warehouses_elsewhere
 from mzplan.operations.project import Project
 from mzplan.operations.selection import ALL, Selection, choose
 from mzplan.plan.canaries import verdict_of
-from mzplan.plan.drift import DRIFT_BY_PROBLEM, drift_between, edits_by_hand
+from mzplan.plan.drift import (
+    DRIFT_BY_PROBLEM,
+    copied_environments,
+    drift_between,
+    drift_of_copies,
+    edits_by_hand,
+)
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.statement_options import StatementOptions
@@ -228,7 +234,20 @@ def find_drift(
     if rotated is None:
         rotated = find_rotations(project.settings.directory, state, statuses).queries
     alive = {name: store.leases.leader(name) is not None for name in state.instances}
-    return drift_between(state, statuses, alive, rotated, time.time())
+    drift = drift_between(state, statuses, alive, rotated, time.time())
+    reported = {(item.address, item.kind) for item in drift}
+    copies = drift_of_copies(state, _other_states(project, state))
+    new = (item for item in copies if (item.address, item.kind) not in reported)
+    return tuple(sorted((*drift, *new), key=lambda item: (natural(item.address), item.kind)))
+
+
+def _other_states(project: Project, state: State) -> dict[str, State]:
+    """Return the states of the environments that a state's queries copy, as far as they can be read."""
+    states = {}
+    for name in copied_environments(state):
+        with suppress(MzplanError):
+            states[name] = project.in_environment(name).store.read_state()
+    return states
 
 
 # For how many seconds to wait for a runner that hasn't read the newest serial.

@@ -99,6 +99,42 @@ def drift_of_instance(state: State, status: Status, now: float) -> tuple[DriftIt
     return drift_between(replace(state, resources=own), {name: status}, {name: True}, now=now)
 
 
+def copied_environments(state: State) -> frozenset[str]:
+    """Return the environments whose collections the queries of a state copy."""
+    return frozenset(str(record.body[name]) for record, name in _copies(state))
+
+
+def drift_of_copies(state: State, others: Mapping[str, State]) -> tuple[DriftItem, ...]:
+    """Return the copies whose collection another environment has replaced or no longer has.
+
+    `others`: the states of other environments, by name.
+    """
+    drift = []
+    for record, name in _copies(state):
+        environment, copied = str(record.body[name]), record.body["collection"]
+        if (other := others.get(environment)) is None:
+            continue
+        found = next((r for r in other.resources.values() if r.id == copied["id"]), None)
+        if found is None:
+            detail = f"environment {environment} no longer has {record.body['source']}"
+        elif found.generation != copied["generation"]:
+            detail = (
+                f"environment {environment} has replaced {found.address}: it is in generation "
+                f"{found.generation}, and this copy reads generation {copied['generation']}"
+            )
+        else:
+            continue
+        drift.append(DriftItem(address=str(record.address), kind="upstream-changed", detail=detail))
+    return tuple(drift)
+
+
+def _copies(state: State) -> Iterator[tuple[ResourceState, str]]:
+    """Yield each copy of another environment's collection, with the property that names the environment."""
+    for address, record in state.resources.items():
+        if (name := resource_kind(address.kind, record.type).environment_property) is not None:
+            yield record, name
+
+
 def edits_by_hand(state: State) -> tuple[DriftItem, ...]:
     """Return the manual edits of a state file whose checksum doesn't match.
 
