@@ -96,3 +96,24 @@ def test_a_policy_denies_a_lost_state(tmp_path: Path) -> None:
     )
     (tmp_path / "pipeline.yaml").write_text(views.replace("FROM orders", "FROM orders WHERE TRUE"))
     assert checked(mzplan(tmp_path, "plan", "--json").json(), 0) == ["No policy denies this plan."]
+
+
+def test_a_policy_denies_copies_without_a_sample(tmp_path: Path) -> None:
+    settings = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\nenvironments:\n"
+    settings += "  prod: {state: {path: state/prod}, warehouse: ./warehouse/prod}\n"
+    settings += "  dev: {state: {path: state/dev}, warehouse: ./warehouse/dev, sources: {orders: {%s}}}\n"
+    labels = "labels: {team: a, severity: b}"
+    (tmp_path / "pipeline.yaml").write_text(
+        f"sources: {{orders: {{type: local, schema: 'id BIGINT', {labels}}}}}\n"
+    )
+
+    def denied(entry: str, code: int) -> list[str]:
+        (tmp_path / "mzplan.yaml").write_text(settings % f"from_environment: prod, {entry}")
+        return checked(mzplan(tmp_path, "plan", "--json", "--env", "dev").json(), code)
+
+    (tmp_path / "mzplan.yaml").write_text(settings % "from_environment: prod")
+    assert mzplan(tmp_path, "--env", "prod", "apply", "--auto-approve").code == 0
+    assert denied("as_of: latest", 1) == ["source.orders: copies prod without a sample"]
+    assert denied("sample: 1%", 0) == ["No policy denies this plan."]
+    assert mzplan(tmp_path, "--env", "dev", "apply", "--auto-approve").code == 0
+    assert denied("as_of: latest", 1) == ["source.orders: the sample is removed"]
