@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.stored_steps import StoredSource
-from tests.unit.cli_runs import apply, state
+from tests.unit.cli_runs import apply, edit, failed, state
 
 FILES = {
     "mzplan.yaml": "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n",
@@ -82,3 +82,20 @@ def test_rows_without_a_key_are_compared_as_a_whole(shop: Path) -> None:
 def test_a_sink_selects_from_some_steps(shop: Path) -> None:
     found = preview(shop, "sink.out", "--steps", "1..1", "--where", "id > 3")
     assert found["rows"] == [{"id": 4, "name": "joe"}]
+
+
+def test_another_environments_collections_are_read(tmp_path: Path) -> None:
+    text = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\nenvironments:\n"
+    for name, default in (("dev", "default: true, "), ("prod", "")):
+        text += f"  {name}: {{{default}state: {{path: state/{name}}}, warehouse: ./warehouse/{name}}}\n"
+    for name, content in {**FILES, "mzplan.yaml": text}.items():
+        (tmp_path / name).write_text(content)
+    apply(tmp_path, "--env", "prod")
+    committed = json.loads((tmp_path / "state" / "prod" / "mzplan.state.json").read_text())
+    source = StoredSource(tmp_path / "warehouse" / "prod", committed["resources"]["source.orders"]["id"])
+    source.run([{"id": 1, "name": "ada"}, {"id": 2, "name": "bob"}])
+    edit(tmp_path, "id > 1", "id < 2")
+    assert failed(tmp_path, "preview", "view.large", code=1)["code"] == "MZ353"  # dev has applied nothing
+    found = preview(tmp_path, "view.large", "--env", "prod", "--compare")
+    assert found["only_before"] == [{"id": 2, "name": "bob"}]
+    assert found["only_after"] == [{"id": 1, "name": "ada"}]
