@@ -98,11 +98,7 @@ class StepExpectations:
 
     def _is_written(self, step: int) -> bool:
         """Return whether the collection holds the step's rows: a killed runner has counted them."""
-        query_id = self._checkpoint.log.query_id()
-        if query_id is None:
-            return False
-        last = CollectionLog(self._collection).last_transaction(query_id)
-        return last is not None and last >= step
+        return CollectionLog(self._collection).has_step(self._checkpoint.log.query_id(), step)
 
     @cached_property
     def _violations(self) -> Violations:
@@ -156,7 +152,7 @@ class RowChecks:
 
         If the collection has a key, such a row deletes its key: no earlier row may stay in its place.
         """
-        violated = self._is_dropped(rows)
+        violated = self.is_dropped(rows)
         if violated is None:
             return rows
         if not self._query.keys:
@@ -164,12 +160,8 @@ class RowChecks:
         change = f.col(CHANGE) if CHANGE in rows.columns else f.lit(UPSERT)
         return rows.withColumn(CHANGE, f.when(violated, f.lit(DELETE)).otherwise(change))
 
-    def rows_that_stay(self, rows: DataFrame) -> DataFrame:
-        """Return the rows that a collection would have, of all rows that its query returns."""
-        violated = self._is_dropped(rows)
-        return rows.where(~violated) if violated is not None else rows
-
-    def _is_dropped(self, rows: DataFrame) -> Expression | None:
+    def is_dropped(self, rows: DataFrame) -> Expression | None:
+        """Return whether a row violates an expectation with `on_violation: drop`; None without one."""
         dropping = (_is_violated(sql, rows) for e, sql in self._checks if e.on_violation == "drop")
         violated = next(dropping, None)
         return reduce(lambda one, other: one | other, dropping, violated) if violated is not None else None
@@ -192,7 +184,13 @@ class RowChecks:
 
 
 def rows_that_stay(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
-    """Return the rows that stay of a query's recomputed rows.
+    """Return the rows that a collection would have, of all rows that its query returns."""
+    dropped = RowChecks(rows, query).is_dropped(rows)
+    return rows.where(~dropped) if dropped is not None else rows
+
+
+def recomputed_rows_that_stay(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+    """Return the rows that stay of the rows that a query computes again.
 
     Raises GoneError if an expectation with `on_violation: drop` would drop other rows now.
     """
@@ -200,7 +198,7 @@ def rows_that_stay(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         varies = parse_where(expectation.check).varies
         if expectation.on_violation == "drop" and varies is not None:
             raise GoneError(f"Its expectation {expectation.name} has {varies[0]}, which changes each time.")
-    return RowChecks(rows, query).rows_that_stay(rows)
+    return rows_that_stay(rows, query)
 
 
 def _place(expectation: Expectation) -> str:

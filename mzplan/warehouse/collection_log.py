@@ -123,6 +123,11 @@ class CollectionLog:
             yield commit
             version += 1
 
+    def has_step(self, application: str | None, step: int) -> bool:
+        """Return whether this writer has committed a step, or a later one. Raises OSError."""
+        last = self.last_transaction(application) if application is not None else None
+        return last is not None and last >= step
+
     def last_transaction(self, application: str) -> int | None:
         """Return the newest step that this writer has committed, or None. Raises OSError."""
         versions = self.versions()

@@ -292,9 +292,7 @@ class CurrentRun:
 
     def _is_written(self, step: int) -> bool:
         """Return whether the collection holds a step's rows, or a later step's."""
-        query_id = self.checkpoint.log.query_id()
-        last = CollectionLog(self.collection).last_transaction(query_id) if query_id is not None else None
-        return last is not None and last >= step
+        return CollectionLog(self.collection).has_step(self.checkpoint.log.query_id(), step)
 
 
 def _newest(collection: str) -> int:

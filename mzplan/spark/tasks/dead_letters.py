@@ -30,7 +30,7 @@ from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.model.words import count
 from mzplan.schema.columns import POSITION
 from mzplan.spark.collections import read_table
-from mzplan.spark.expectations import RowChecks
+from mzplan.spark.expectations import rows_that_stay
 from mzplan.spark.projection import rows_where
 from mzplan.spark.tasks.interface import TaskContext, TaskKind, finish_step, next_step
 from mzplan.warehouse.checkpoints import TaskRecord
@@ -61,7 +61,7 @@ def _do(context: TaskContext, task: Task) -> None:
         new = parsed.join(positions, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_anti")
         good = new.where(f"{DEAD} IS NULL").drop(DEAD)
         remaining = _reasons(new.where(f"{DEAD} IS NOT NULL").select(f"{DEAD}.reason"))
-        written = RowChecks(good, query).rows_that_stay(good).count()
+        written = rows_that_stay(good, query).count()
         dropped = good.count() - written
         remaining += (("an expectation drops its row", dropped),) if dropped else ()
         outcome = outcome_of(task, written, positions.count(), remaining)

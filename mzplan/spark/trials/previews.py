@@ -16,7 +16,7 @@ from mzplan.schema.description import Description
 from mzplan.schema.source_columns import columns_of
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
-from mzplan.spark.expectations import RowChecks
+from mzplan.spark.expectations import rows_that_stay
 from mzplan.spark.projection import outputs_of, rows_where
 from mzplan.spark.row_comparison import compare_rows
 from mzplan.spark.trials.bench import TrialBench
@@ -96,7 +96,7 @@ class Preview:
         tables = {name: self._table(session, description, name) for name in description.inputs}
         compute = compute_of(self._bench.connectors, query)
         rows = rows_of_view(session, {}, tables, query, position, compute)
-        rows = RowChecks(rows, query).rows_that_stay(rows)
+        rows = rows_that_stay(rows, query)
         return (rows_where(rows, where, query) if where else rows), query
 
     def _table(self, session: SparkSession, description: Description, name: str) -> DataFrame:

@@ -34,7 +34,7 @@ from mzplan.spark import failures
 from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.current.affected import computed_digest
-from mzplan.spark.expectations import rows_that_stay
+from mzplan.spark.expectations import recomputed_rows_that_stay
 from mzplan.spark.query_trees import analysed_plan
 from mzplan.spark.streams import collection_stream
 from mzplan.spark.verification.source import Exactness, exactness_of
@@ -181,7 +181,7 @@ class RecomputedView:
             run()
         reader = session.read.schema(schema)
         computed = reader.parquet(str(written)) if written.exists() else reader.parquet()
-        return rows_that_stay(computed, query), exactness
+        return recomputed_rows_that_stay(computed, query), exactness
 
     def _plan_all_rows(self, record: StepRecord, checkpoint: Path) -> int:
         """Plan a first micro-batch that reads all rows that the view had read after a step.

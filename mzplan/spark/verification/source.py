@@ -30,7 +30,7 @@ from mzplan.schema.view_query import gives_same_rows, is_row_view, parse_view
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import QueryToVerify, close_command_session
-from mzplan.spark.expectations import rows_that_stay
+from mzplan.spark.expectations import recomputed_rows_that_stay
 from mzplan.spark.expression_trees import class_of, short_name
 from mzplan.spark.query_trees import analysed_plan, elements, nodes_of
 from mzplan.spark.views import compute_of, own_session, rows_of_view
@@ -194,7 +194,7 @@ class ViewUpstream:
         self._require_fixed(query)
         files = files_of(self._collection, record)
         with failures.raised_as_gone("Its inputs"):
-            return content_hash(rows_that_stay(self._computed(query, files, record.step), query))
+            return content_hash(recomputed_rows_that_stay(self._computed(query, files, record.step), query))
 
     def _description_of(self, step: int) -> Description:
         begun = self._descriptions.description_of(step)
@@ -288,7 +288,7 @@ class SparkUpstream:
         rows = self._connector.replay(
             self._spark, self._query, record.start, record.end, lambda: self._files(record)
         )
-        return rows_that_stay(rows, self._query_of(record.step))
+        return recomputed_rows_that_stay(rows, self._query_of(record.step))
 
     def _query_of(self, step: int) -> ResolvedQuery:
         """Return the query with the expectations under which a step began."""
