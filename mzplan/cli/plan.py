@@ -13,11 +13,14 @@ from mzplan.cli.show import show_plan
 from mzplan.cli.streams import write_text
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.plan import Plan
 from mzplan.model.words import count
 from mzplan.operations.planning import make_plan
+from mzplan.operations.project import Workbench
 from mzplan.plan.file import write_plan
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_page import render_plan_page
+from mzplan.render.previews import NO_PREVIEWS, Previews
 
 
 @command("plan")
@@ -49,6 +52,12 @@ from mzplan.render.plan_page import render_plan_page
 @click.option(
     "--live/--no-live", default=False, help="Validate the plan's queries against their servers (default: no)."
 )
+@click.option(
+    "--preview",
+    is_flag=True,
+    help="Show what rows changed views and sinks give, and how many rows violate new expectations. Starts "
+    "Spark in this process; writes nothing.",
+)
 @policy_option
 @send_secrets_option
 @target_option
@@ -70,6 +79,7 @@ def command_plan(
     html_url: str | None,
     explain: bool,
     live: bool,
+    preview: bool,
     policy: str | None,
     send_secrets: bool,
     targets: tuple[Address, ...],
@@ -83,22 +93,24 @@ def command_plan(
         raise click.UsageError("--send-secrets requires --live.")
     if html_url is not None and markdown is None:
         raise click.UsageError("--html-url requires --markdown, because the link is in the comment.")
+    work = invocation.work(whole=True)
     plan = make_plan(
-        invocation.work(whole=True),
+        work,
         targets=targets,
         replacing=replacing,
         live=live,
         policy=invocation.guard(policy, send_secrets) if live else None,
         canary=canary,
     )
+    previews = _previews(invocation, work, plan, policy) if preview else NO_PREVIEWS
     if out is not None and not plan.errors:
         write_plan(plan, out)
     if markdown is not None:
-        invocation.write_markdown(markdown, render_plan_markdown(plan, html_url=html_url))
+        invocation.write_markdown(markdown, render_plan_markdown(plan, html_url, previews))
     if html is not None:
-        write_text(html, render_plan_page(plan))
+        write_text(html, render_plan_page(plan, previews))
     if markdown != STDOUT:
-        show_plan(invocation, plan, explain=explain, full=full)
+        show_plan(invocation, plan, explain=explain, full=full, previews=previews)
     if plan.errors:
         saved = "" if out is None else " It was not saved."
         number = count(len(plan.errors), "error")
@@ -119,3 +131,11 @@ def command_plan(
     if changed:
         return ExitCode.CHANGES
     return ExitCode.DRIFT if drifted else ExitCode.OK
+
+
+def _previews(invocation: Invocation, work: Workbench, plan: Plan, policy: str | None) -> Previews:
+    from mzplan.operations.plan_previews import preview_changes  # not for every plan
+
+    return preview_changes(
+        work, plan, invocation.guard(policy), lambda: invocation.note("Starting Spark in this process")
+    )

@@ -25,19 +25,27 @@ from mzplan.render.explain import render_stages, resource_to_json, stages_to_jso
 from mzplan.render.graph import render_graph
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
+from mzplan.render.previews import NO_PREVIEWS, Previews
 from mzplan.schema.source_columns import columns_of
 
 
-def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False, full: bool = False) -> None:
+def show_plan(
+    invocation: Invocation,
+    plan: Plan,
+    *,
+    explain: bool = False,
+    full: bool = False,
+    previews: Previews = NO_PREVIEWS,
+) -> None:
     """Print a plan as the result of a command."""
     if invocation.json:
-        document = plan_to_json(plan)
+        document = plan_to_json(plan, previews)
         if explain:
             document["stages"] = stages_to_json(plan)
         invocation.document(document)
         return
 
-    text = render_plan(plan, invocation.color, whole=bool(invocation.verbose), full=full)
+    text = render_plan(plan, invocation.color, whole=bool(invocation.verbose), full=full, previews=previews)
     if explain:
         text += "\n" + render_stages(plan, invocation.color)
     invocation.out(text)

@@ -32,6 +32,7 @@ from mzplan.render.html import (
 )
 from mzplan.render.plan_groups import group_changes, row_lines, shapes, title
 from mzplan.render.plan_text import ALWAYS, SIGNS, pause_effect, turns, variables_of
+from mzplan.render.previews import NO_PREVIEWS, Previews, preview_sections
 from mzplan.render.query_text import is_explained, query_lines, worst_state
 from mzplan.render.text import (
     MAX_SERVER_VALUE,
@@ -71,10 +72,11 @@ def _title(what: str, project: str, environment: str) -> str:
     )
 
 
-def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
+def render_plan_markdown(plan: Plan, html_url: str | None = None, previews: Previews = NO_PREVIEWS) -> str:
     """Return the plan as Markdown: fewer than 65,536 characters, with a newline at the end.
 
-    `html_url`: the address of the same plan as an HTML page (`plan --html`).
+    `html_url`: the address of the same plan as an HTML page (`plan --html`). `previews`: of changed queries
+    (`plan --preview`).
     """
     head = [_marker("plan", plan.project, plan.environment), _title("plan", plan.project, plan.environment)]
     head.append(_verdict(plan))
@@ -90,6 +92,7 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
     errors = [d for d in plan.diagnostics if d.severity == "error"]
     if errors:
         head.append(fence("text", [shorten(render_diagnostics(merge_equal(errors), False), ERRORS)]))
+    head += list(preview_sections(previews))
     graph = impact_graph(plan)
     if graph:
         head.append(fence("mermaid", [graph]))

@@ -12,14 +12,15 @@ from mzplan.plan.file import digest_of_plan
 from mzplan.plan.highlights import restarts_elsewhere
 from mzplan.render.cause_text import cause_to_json, drift_to_json
 from mzplan.render.diagnostics import diagnostics_to_json
+from mzplan.render.previews import NO_PREVIEWS, Previews, preview_to_json
 from mzplan.secrets.references import REFERENCE, format_place, placed_references
 
 
-def plan_to_json(plan: Plan) -> dict[str, Any]:
+def plan_to_json(plan: Plan, previews: Previews = NO_PREVIEWS) -> dict[str, Any]:
     """Return the plan as JSON values. Keys have the contract's order; equal plans have equal bytes.
 
     It lists only changes, so its size depends on the change and not on the project. A sensitive leaf has null
-    before and after.
+    before and after. `previews`: of changed queries (`plan --preview`).
     """
     return {
         "format_version": plan.format_version,
@@ -28,7 +29,10 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "serial": plan.serial,
         "digest": digest_of_plan(plan),
         "summary": plan.summary(),
-        "changes": [change_to_json(change) | _started(change, plan) for change in plan.changes],
+        "changes": [
+            change_to_json(change) | _started(change, plan) | _previewed(change, previews)
+            for change in plan.changes
+        ],
         "unaffected": plan.unaffected,
         "downstream": [str(address) for address in plan.downstream],
         "pending": [encode(pending) for pending in plan.pending],
@@ -51,6 +55,11 @@ def _started(change: Change, plan: Plan) -> dict[str, Any]:
     """Return why the changed query was started; {} if no runner reports it."""
     cause = plan.started.get(change.address)
     return {"started_because": cause_to_json(cause)} if cause is not None else {}
+
+
+def _previewed(change: Change, previews: Previews) -> dict[str, Any]:
+    preview = previews.get(change.address)
+    return {"preview": preview_to_json(preview)} if preview is not None else {}
 
 
 def _canaries(plan: Plan) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from mzplan.render.drawing import COLLAPSED, DrawnNode, collapse, columns_of, dr
 from mzplan.render.html import Markup, element, inlined, joined, static_text
 from mzplan.render.plan_groups import title
 from mzplan.render.plan_text import headline, plan_parts
+from mzplan.render.previews import NO_PREVIEWS, Previews
 from mzplan.render.warnings import VERBS, PlanWarning, edges_of, warnings_of
 
 _WEIGHTS = {
@@ -24,8 +25,8 @@ _WEIGHTS = {
 _HEAVY = {"delete": 8, "replace": 9}
 
 
-def render_plan_page(plan: Plan) -> str:
-    """Return the HTML file, ending in a newline."""
+def render_plan_page(plan: Plan, previews: Previews = NO_PREVIEWS) -> str:
+    """Return the HTML file, ending in a newline. `previews`: of changed queries (`plan --preview`)."""
     title = f"Plan of {plan.project}" + (f", environment {plan.environment}" if plan.environment else "")
     style, script = static_text("mzplan.render", "graph.css"), static_text("mzplan.render", "search.js")
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
@@ -38,17 +39,17 @@ def render_plan_page(plan: Plan) -> str:
         element("title", title),
         inlined("style", style),
     )
-    main = element("main", element("h1", title), plan_view(plan, on_serial=True))
+    main = element("main", element("h1", title), plan_view(plan, on_serial=True, previews=previews))
     body = element("body", main, inlined("script", script))
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
-def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
+def plan_view(plan: Plan, *, on_serial: bool = False, previews: Previews = NO_PREVIEWS) -> Markup:
     """Return the plan as a part of a page: headline, counts, graph, changes and further lines.
 
     `on_serial` includes the lines about the plan itself, besides the changes.
     """
-    changes, rest = plan_parts(plan)
+    changes, rest = plan_parts(plan, previews)
     looks = {change.fate for change in plan.changes} | ({"running"} if plan.downstream else set())
     legend = [element("li", VERBS[fate], class_=f"chip look-{fate}") for fate in VERBS if fate in looks]
     parts = [

@@ -22,6 +22,7 @@ from mzplan.render.plan_groups import (
     row_lines,
     shapes,
 )
+from mzplan.render.previews import NO_PREVIEWS, Previews, preview_lines
 from mzplan.render.query_text import is_explained, query_lines, worst_state
 from mzplan.render.text import Paint, brief, cut, edit_of, full_length, lines_changed, lines_of, safe, value
 from mzplan.render.warnings import MAX_SERVER_EDITS, warnings_of
@@ -49,13 +50,20 @@ MAX_LISTED = 8
 MAX_CAUSE_FIELDS = 3
 
 
-def render_plan(plan: Plan, colour: bool = False, *, whole: bool = False, full: bool = False) -> str:
+def render_plan(
+    plan: Plan,
+    colour: bool = False,
+    *,
+    whole: bool = False,
+    full: bool = False,
+    previews: Previews = NO_PREVIEWS,
+) -> str:
     """Format the whole plan, ending in a newline. ANSI codes are added only with `colour`.
 
     Many changes with one cause, or of one shape, become one paragraph. `whole` adds all of their names.
-    `full` shows each change by itself.
+    `full` shows each change by itself. `previews` come after the changes.
     """
-    return "\n".join(_Renderer(plan, colour, whole, full).lines()) + "\n"
+    return "\n".join(_Renderer(plan, colour, whole, full, previews).lines()) + "\n"
 
 
 def render_changes(plan: Plan, colour: bool = False, *, whole: bool = False) -> str:
@@ -78,12 +86,14 @@ def headline(plan: Plan) -> str:
     return f"Plan: {', '.join(shown)}. {worst_state(plan)}".rstrip()
 
 
-def plan_parts(plan: Plan) -> tuple[list[list[tuple[Change, list[str]]]], list[str]]:
+def plan_parts(
+    plan: Plan, previews: Previews = NO_PREVIEWS
+) -> tuple[list[list[tuple[Change, list[str]]]], list[str]]:
     """Return the parts of `render_plan` without colours.
 
     They are, by group, the lines of each change; and the lines about the settings and after the changes.
     """
-    renderer = _Renderer(plan, False)
+    renderer = _Renderer(plan, False, previews=previews)
     rest = [*renderer._settings(), *renderer.after()]
     groups = [[(c, list(renderer.change_lines(c))) for c in group] for group in renderer.groups()]
     return groups, rest
@@ -119,8 +129,16 @@ def turns(plan: Plan) -> str:
 
 
 class _Renderer:
-    def __init__(self, plan: Plan, colour: bool, whole: bool = False, full: bool = False):
+    def __init__(
+        self,
+        plan: Plan,
+        colour: bool,
+        whole: bool = False,
+        full: bool = False,
+        previews: Previews = NO_PREVIEWS,
+    ):
         self.plan = plan
+        self.previews = previews
         self.whole = whole
         self.full = full
         self.shapes = shapes(plan.changes)
@@ -179,6 +197,7 @@ class _Renderer:
         yield from self._rest()
 
     def _rest(self) -> Iterator[str]:
+        yield from preview_lines(self.previews, self.paint)
         if self.plan.resuming:
             yield f"Resuming after a failed canary: {first_names(self.plan.resuming, MAX_LISTED)}"
         if self.plan.canaries:

@@ -1,10 +1,11 @@
-"""How two sets of rows differ, as a table or JSON."""
+"""The rows of a query, and how two sets of rows differ, as a table or JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mzplan.model.previews import PreviewedRows
 from mzplan.model.row_comparison import RowsOfBoth
 from mzplan.model.words import count
 from mzplan.render.row_files import json_values, texts
@@ -21,6 +22,25 @@ def rows_to_json(rows: pa.Table) -> list[dict[str, Any]]:
     batch = rows.combine_chunks()
     columns = [json_values(column.chunk(0)) if column.num_chunks else [] for column in batch.columns]
     return [dict(zip(batch.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def previewed_to_json(rows: PreviewedRows) -> dict[str, Any]:
+    return {
+        "columns": [{"name": name, "type": type_} for name, type_ in rows.columns],
+        "key": list(rows.keys),
+        "count": rows.count,
+        "rows": rows_to_json(rows.rows),
+    }
+
+
+def table_of_rows(previewed: PreviewedRows, paint: Paint) -> str:
+    """Return the rows as a table for people, and how many there are."""
+    rows = previewed.rows
+    head, *lines = aligned_lines(
+        [[safe(name) for name in rows.column_names], *map(row_cells, row_texts(rows))]
+    )
+    more = f", of which {rows.num_rows} are shown" if rows.num_rows < previewed.count else ""
+    return "\n".join([paint(head, "bold"), *lines, "", f"{count(previewed.count, 'row')}{more}."])
 
 
 def compared_to_json(both: RowsOfBoth) -> dict[str, Any]:
@@ -52,13 +72,18 @@ def compared_to_json(both: RowsOfBoth) -> dict[str, Any]:
     }
 
 
-def table_of_both(both: RowsOfBoth, paint: Paint, sides: tuple[str, str] = ("before", "after")) -> str:
-    """Return how rows differ, as a table with a sign before each row. `sides`: their names."""
+def table_of_both(
+    both: RowsOfBoth, paint: Paint, sides: tuple[str, str] = ("before", "after"), changed: str = "~"
+) -> str:
+    """Return how rows differ, as a table with a sign before each row.
+
+    `sides`: their names. `changed`: the sign of a changed row.
+    """
     lines: list[tuple[str, list[str]]] = [("bold", ["", *map(safe, both.compared)])]
     for old, new in zip(row_texts(both.changed_before), row_texts(both.changed_after), strict=True):
         pairs = zip(row_cells(old), row_cells(new), strict=True)
         lines.append(
-            ("yellow", ["~", *(one if one == other else f"{one} → {other}" for one, other in pairs)])
+            ("yellow", [changed, *(one if one == other else f"{one} → {other}" for one, other in pairs)])
         )
     for sign, colour, rows in (("-", "red", both.before_rows), ("+", "green", both.after_rows)):
         lines += [(colour, [sign, *row_cells(row)]) for row in row_texts(rows)]

@@ -32,6 +32,13 @@ def expectations_of(body: Mapping[str, Any]) -> tuple[Expectation, ...]:
     return tuple(_expectation(name, stated) for name, stated in sorted((body.get(EXPECT) or {}).items()))
 
 
+def changed_expectations(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the expectations that a body states otherwise than the body before, in order."""
+    former = before.get(EXPECT) or {}
+    stated = sorted((after.get(EXPECT) or {}).items())
+    return tuple(name for name, one in stated if former.get(name) != one)
+
+
 def deciding_rows(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return row properties with only those expectations that decide which rows are written."""
     dropping = {e.name: e.check for e in expectations_of(properties) if e.on_violation == "drop"}

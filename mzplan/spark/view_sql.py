@@ -16,7 +16,7 @@ from mzplan.connectors.frames.row_hash import with_null_times
 from mzplan.connectors.frames.types import quoted
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION
-from mzplan.schema.description import CollectionRead
+from mzplan.schema.description import CollectionRead, Description
 from mzplan.schema.relations.analysis import output_of
 from mzplan.schema.relations.parse import sql_of
 from mzplan.schema.source_columns import columns_of
@@ -124,7 +124,7 @@ def _checked(
     return computed
 
 
-def declared(rows: DataFrame, read: CollectionRead, *, earlier: bool = False) -> DataFrame:
+def declared(rows: DataFrame, read: CollectionRead | Description, *, earlier: bool = False) -> DataFrame:
     """Return the rows of a collection with their declared columns, without mzplan's own columns.
 
     Columns that were added later are NULL. `earlier`: also with the columns that were removed, which the

@@ -6,11 +6,17 @@ import click
 
 from mzplan.cli.arguments import QUERY, SINCE, STEPS
 from mzplan.cli.context import Invocation, command
-from mzplan.features.preview.previews import Extent, Previewed, open_preview
-from mzplan.features.preview.previews_text import csv_lines, previewed_to_json, table_of_rows
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode
-from mzplan.render.row_comparison import compared_to_json, table_of_both
+from mzplan.operations.previews import Extent, Previewed, open_preview
+from mzplan.render.row_comparison import (
+    compared_to_json,
+    previewed_to_json,
+    row_texts,
+    table_of_both,
+    table_of_rows,
+)
+from mzplan.render.row_files import csv_line
 from mzplan.render.text import Paint
 
 
@@ -79,5 +85,6 @@ def _shown(
         both = previewed.preview.compare(previewed.before, previewed.after, where, limit)
         return {**head, **compared_to_json(both)}, table_of_both(both, paint)
     rows = previewed.preview.rows(previewed.after, where, limit)
-    text = "\n".join(csv_lines(rows.rows)) if as_csv else table_of_rows(rows, paint)
+    table = [rows.rows.column_names, *row_texts(rows.rows)]
+    text = "\n".join(map(csv_line, table)) if as_csv else table_of_rows(rows, paint)
     return {**head, **previewed_to_json(rows)}, text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames.types import ddl, quoted, read_parquet
+from mzplan.model.diagnostics import error
+from mzplan.model.previews import PreviewedRows
 from mzplan.model.row_comparison import RowsOfBoth
-from mzplan.schema.columns import CHANGE, POSITION, Column
+from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.source_columns import columns_of
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
-from mzplan.spark.expectations import rows_that_stay
+from mzplan.spark.expectations import RowChecks, rows_that_stay
 from mzplan.spark.projection import outputs_of, rows_where
 from mzplan.spark.row_comparison import compare_rows
 from mzplan.spark.trials.bench import TrialBench
+from mzplan.spark.view_sql import declared
 from mzplan.spark.views import compute_of, own_session, rows_of_view
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -41,16 +43,6 @@ class InputExtent:
     files: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreviewedRows:
-    """The first rows of a query, and the number of all. `keys`: the columns that identify a row."""
-
-    columns: tuple[Column, ...]
-    keys: tuple[str, ...]
-    rows: pa.Table
-    count: int
-
-
 class Preview:
     """Previews of one query. `extents`: what is read, by the input's name."""
 
@@ -62,7 +54,7 @@ class Preview:
         with self._failing(description):
             rows, query = self._computed(description, where)
             stored = self._stored(rows, "rows")
-            columns = tuple(Column(field.name, field.type or "") for field in outputs_of(rows))
+            columns = tuple((field.name, field.type or "") for field in outputs_of(rows))
             keys = _keys(query)
             return PreviewedRows(
                 columns=columns,
@@ -76,13 +68,27 @@ class Preview:
         with self._failing(after):
             old_rows, old_query = self._computed(before, where)
             new_rows, new_query = self._computed(after, where)
-            old, new = self._stored(old_rows, "before"), self._stored(new_rows, "after")
-            old_names = {name.lower() for name in old.columns}
-            compared = tuple(name for name in new.columns if name.lower() in old_names)
+            old_names = {field.name.lower() for field in outputs_of(old_rows)}
+            outputs = (field.name for field in outputs_of(new_rows))
+            compared = tuple(name for name in outputs if name.lower() in old_names)
             keys = _keys(new_query)
             has_key = bool(keys) and _keys(old_query) == keys
             has_key = has_key and {key.lower() for key in keys} <= {name.lower() for name in compared}
-            return compare_rows(old, new, compared, keys if has_key else (), limit)
+            if not has_key:
+                keys = ()
+                _require_comparable(after, (old_rows, new_rows), compared)
+            old, new = self._stored(old_rows, "before"), self._stored(new_rows, "after")
+            return compare_rows(old, new, compared, keys, limit)
+
+    def violations(self, description: Description) -> tuple[Mapping[str, int], int]:
+        """Return how many rows violate each expectation, by name, and the number of rows. Raises MzplanError.
+
+        A view's rows are the rows that its query gives; a source's are the rows of its collection.
+        """
+        with self._failing(description):
+            rows, query = self._all_rows(description)
+            found = RowChecks(rows, query).violations_in(rows)
+            return found, rows.count()
 
     def _failing(self, description: Description) -> AbstractContextManager[None]:
         address = description.address
@@ -90,14 +96,21 @@ class Preview:
 
     def _computed(self, description: Description, where: str | None) -> tuple[DataFrame, ResolvedQuery]:
         """Return the rows of a definition, and its query."""
+        rows, query = self._all_rows(description)
+        rows = rows_that_stay(rows, query)
+        return (rows_where(rows, where, query) if where else rows), query
+
+    def _all_rows(self, description: Description) -> tuple[DataFrame, ResolvedQuery]:
+        """Return the rows of a definition, also those that its expectations drop, and its query."""
         session = own_session(self._bench.spark)
         query = self._bench.resolve(description)
+        if not description.address.reads_collections:
+            extent = self._extents[description.address.name]
+            return declared(read_table(session, extent.collection, extent.version), description), query
         position = self._bench.connectors.position(description)
         tables = {name: self._table(session, description, name) for name in description.inputs}
         compute = compute_of(self._bench.connectors, query)
-        rows = rows_of_view(session, {}, tables, query, position, compute)
-        rows = rows_that_stay(rows, query)
-        return (rows_where(rows, where, query) if where else rows), query
+        return rows_of_view(session, {}, tables, query, position, compute), query
 
     def _table(self, session: SparkSession, description: Description, name: str) -> DataFrame:
         extent, read = self._extents[name], description.inputs[name]
@@ -112,6 +125,16 @@ class Preview:
         folder = str(self._folder / name)
         rows.drop(POSITION, CHANGE).write.parquet(folder)
         return self._bench.spark.read.parquet(folder)
+
+
+def _require_comparable(
+    description: Description, sides: Sequence[DataFrame], compared: Sequence[str]
+) -> None:
+    """Raise MzplanError MZ353 if Spark can't compare whole rows, because a column has a MAP."""
+    types = [{field.name.lower(): field.type or "" for field in outputs_of(rows)} for rows in sides]
+    maps = [name for name in compared if any("MAP<" in side[name.lower()] for side in types)]
+    if maps:
+        raise error("MZ353.maps", address=description.address, maps=maps)
 
 
 def _keys(query: ResolvedQuery) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.resources import inlined_view
-from mzplan.model.state import State
+from mzplan.model.state import ResourceState, State
 from mzplan.model.words import did_you_mean
 from mzplan.operations.connections import require_here
 from mzplan.operations.local_checks import validate
@@ -45,8 +45,21 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Definitions:
+    """What a preview runs.
+
+    - `after`, `before`: the edited and the committed definition of a query; `before` is None for a new query.
+    - `extents`: which rows to read of each input, by its name.
+    """
+
+    after: Description
+    before: Description | None
+    extents: Mapping[str, InputExtent]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Previewed:
-    """The definitions of a query. `before`: the committed one; None if there is none, or the same."""
+    """The definitions of a query, and their preview."""
 
     after: Description
     before: Description | None
@@ -71,16 +84,39 @@ def open_preview(
     if plan.errors:
         raise MzplanError(plan.errors)
     wanted = apply_changes(state, plan, allow_loss=True)
-    after = describe(wanted.resources[address], wanted.resources)
-    record = state.resources.get(address)
-    before = describe(record, state.resources) if record is not None else None
-    extents = _extents(work, state, (after, *([before] if before is not None else [])), extent)
+    definitions = find_definitions(work, state, wanted, address, state.resources.get(address), extent)
     bench = TrialBench.open(work.directory, starting, packages_of(state.resources))
     try:
-        with tempfile.TemporaryDirectory(prefix="mzplan-preview-") as folder:
-            yield Previewed(after=after, before=before, preview=Preview(bench, extents, folder))
+        with preview_on(bench, definitions) as previewed:
+            yield previewed
     finally:
         bench.close()
+
+
+@contextmanager
+def preview_on(bench: TrialBench, definitions: Definitions) -> Iterator[Previewed]:
+    """Yield the preview of a query in a Spark session."""
+    with tempfile.TemporaryDirectory(prefix="mzplan-preview-") as folder:
+        preview = Preview(bench, definitions.extents, folder)
+        yield Previewed(after=definitions.after, before=definitions.before, preview=preview)
+
+
+def find_definitions(
+    work: Workbench,
+    state: State,
+    wanted: State,
+    address: Address,
+    record: ResourceState | None,
+    extent: Extent,
+) -> Definitions:
+    """Return the definitions of a query in the wanted and the committed state, without Spark.
+
+    `record`: the committed query; None for a new one. A source reads its own collection. Raises MzplanError.
+    """
+    after = describe(wanted.resources[address], wanted.resources)
+    before = describe(record, state.resources) if record is not None else None
+    extents = _extents(work, state, (after, *([before] if before is not None else [])), extent)
+    return Definitions(after=after, before=before, extents=extents)
 
 
 def _extents(
@@ -90,6 +126,8 @@ def _extents(
     addresses = {
         name: read.address for description in descriptions for name, read in description.inputs.items()
     }
+    if not descriptions[0].address.reads_collections:
+        addresses = {descriptions[0].address.name: descriptions[-1].address}
     missing = [address for address in addresses.values() if address not in state.resources]
     if missing:
         raise error("MZ353.not-committed", address=descriptions[0].address, missing=sorted(map(str, missing)))
