@@ -17,14 +17,20 @@ OnViolation = Literal["warn", "drop", "fail"]
 class Expectation:
     """One expectation.
 
-    - `check`: the condition that rows must meet, as SQL. NULL counts as met.
+    - `check`: the condition that rows must meet, as SQL. NULL counts as met. "" if it is about several rows.
     - `property`: the property that states it, for messages.
+    - `unique`: the columns of which no two rows have the same values; empty for a condition.
     """
 
     name: str
     check: str
     property: str
     on_violation: OnViolation
+    unique: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the condition, for people."""
+        return self.check or f"unique: {', '.join(self.unique)}"
 
 
 def expectations_of(body: Mapping[str, Any]) -> tuple[Expectation, ...]:
@@ -46,9 +52,9 @@ def deciding_rows(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {**others, EXPECT: dropping} if dropping else others
 
 
-def columns_not_null(stated: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the columns of an expectation's `not_null`."""
-    named = stated.get("not_null", ())
+def columns_named(stated: Mapping[str, Any], property_: str) -> tuple[str, ...]:
+    """Return the columns of an expectation's `not_null` or `unique`."""
+    named = stated.get(property_, ())
     return (named,) if isinstance(named, str) else tuple(named)
 
 
@@ -56,5 +62,7 @@ def _expectation(name: str, stated: Mapping[str, Any]) -> Expectation:
     on_violation = stated.get("on_violation", "warn")
     if "check" in stated:
         return Expectation(name, stated["check"], "check", on_violation)
-    conditions = (f"{quoted_name(column)} IS NOT NULL" for column in columns_not_null(stated))
+    if "unique" in stated:
+        return Expectation(name, "", "unique", on_violation, columns_named(stated, "unique"))
+    conditions = (f"{quoted_name(column)} IS NOT NULL" for column in columns_named(stated, "not_null"))
     return Expectation(name, " AND ".join(conditions), "not_null", on_violation)

@@ -19,8 +19,11 @@ from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, DELETE, POSITION, UPSERT
 from mzplan.schema.expectations import Expectation, expectations_of
 from mzplan.schema.expressions import parse_where
+from mzplan.spark.collections import read_table
 from mzplan.spark.interrupted_steps import record_description
 from mzplan.spark.projection import row_condition
+from mzplan.spark.unique_rows import count_duplicates, final_rows, stored_rows
+from mzplan.spark.views import is_relational_view
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
@@ -39,10 +42,20 @@ class StepExpectations:
     """The expectations of a query in one run: `checked` takes the rows of each step.
 
     `counted` takes the violations so far, at the start and after a step with a violation.
+    `compares_positions`: whether the step's merge ignores changes that are older than the stored rows.
     """
 
-    def __init__(self, query: ResolvedQuery, checkpoint: Checkpoint, collection: str, counted: Counted):
+    def __init__(
+        self,
+        query: ResolvedQuery,
+        checkpoint: Checkpoint,
+        collection: str,
+        counted: Counted,
+        *,
+        compares_positions: bool = False,
+    ):
         self._query, self._checkpoint, self._collection = query, checkpoint, collection
+        self._compares_positions = compares_positions
         self._counted, self._may_repeat = counted, True
         self._checks: RowChecks | None = None
 
@@ -87,10 +100,26 @@ class StepExpectations:
                 batch.unpersist()
 
     def _count(self, checks: RowChecks, batch: DataFrame, step: int) -> None:
-        found = checks.violations_in(batch)
+        found = checks.violations_in(batch) | self._duplicates(checks, batch)
         checks.require_met(found, batch, step)
         if any(found.values()) or self._may_repeat:  # it may replace the record of an earlier attempt
             self._report(self._violations.record(step, found))
+
+    def _duplicates(self, checks: RowChecks, batch: DataFrame) -> dict[str, int]:
+        """Return how many rows violate each expectation with `unique`, by its name."""
+        if not checks.unique:
+            return {}
+        query = self._query
+        table = read_table(batch.sparkSession, self._collection)
+        stored = stored_rows(table, query.columns)
+        changes = final_rows(
+            checks.rows_to_write(batch),
+            stored,
+            query.keys,
+            is_ordered=not is_relational_view(query),
+            compares_positions=self._compares_positions,
+        )
+        return checks.duplicates_in(changes, stored)
 
     def _report(self, total: Mapping[str, ViolationCount]) -> None:
         names = (expectation.name for expectation in expectations_of(self._query.body))
@@ -113,13 +142,16 @@ class RowChecks:
 
     def __init__(self, rows: DataFrame, query: ResolvedQuery):
         self._query = query
+        expectations = expectations_of(query.body)
+        self.unique = tuple(expectation for expectation in expectations if expectation.unique)
         self._checks = [
             (expectation, row_condition(rows, expectation.check, query, _place(expectation), _HINT))
-            for expectation in expectations_of(query.body)
+            for expectation in expectations
+            if not expectation.unique
         ]
 
     def violations_in(self, rows: DataFrame) -> dict[str, int]:
-        """Return how many rows violate each expectation, by its name."""
+        """Return how many rows violate each expectation about one row, by its name."""
         if not self._checks:
             return {}
         counts = (
@@ -130,9 +162,16 @@ class RowChecks:
         assert found is not None
         return {expectation.name: int(n) for (expectation, _), n in zip(self._checks, found, strict=True)}
 
+    def duplicates_in(self, changes: DataFrame, stored: DataFrame | None) -> dict[str, int]:
+        """Return how many changes violate each expectation with `unique`, by its name.
+
+        `changes`, `stored`: see mzplan.spark.unique_rows.count_duplicates.
+        """
+        return {e.name: count_duplicates(changes, stored, e.unique, self._query.keys) for e in self.unique}
+
     def require_met(self, found: Mapping[str, int], rows: DataFrame, step: int) -> None:
         """Raise MzplanError MZ381 if rows violate an expectation with `on_violation: fail`."""
-        for expectation, sql in self._checks:
+        for expectation, sql in (*self._checks, *((expectation, "") for expectation in self.unique)):
             if expectation.on_violation == "fail" and found[expectation.name]:
                 raise error(
                     "MZ381.violated",
@@ -143,8 +182,8 @@ class RowChecks:
                         f"row of step {step} violates",
                         f"rows of step {step} violate",
                     ),
-                    check=expectation.check,
-                    place=self._first_place(sql, rows),
+                    check=str(expectation),
+                    place=self._first_place(sql, rows) if sql else "",
                 )
 
     def rows_to_write(self, rows: DataFrame) -> DataFrame:
@@ -195,8 +234,8 @@ def recomputed_rows_that_stay(rows: DataFrame, query: ResolvedQuery) -> DataFram
     Raises GoneError if an expectation with `on_violation: drop` would drop other rows now.
     """
     for expectation in expectations_of(query.body):
-        varies = parse_where(expectation.check).varies
-        if expectation.on_violation == "drop" and varies is not None:
+        varies = parse_where(expectation.check).varies if expectation.on_violation == "drop" else None
+        if varies is not None:
             raise GoneError(f"Its expectation {expectation.name} has {varies[0]}, which changes each time.")
     return rows_that_stay(rows, query)
 

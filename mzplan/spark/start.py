@@ -109,8 +109,13 @@ class QueryStart:
             recomputes=is_current_view(query),
             expects=EXPECT in query.body,
         )
+        is_source = description.address.reads_upstream
         self._expectations = StepExpectations(
-            query, self._checkpoint, self._collection, running.note_violations
+            query,
+            self._checkpoint,
+            self._collection,
+            running.note_violations,
+            compares_positions=is_source and context.connectors.source(description.type).compares_positions,
         )
 
     def submit(self, versions: Versions | None) -> StreamingQuery:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys_read
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path
-from mzplan.schema.expectations import EXPECT, columns_not_null
+from mzplan.schema.columns import Column
+from mzplan.schema.expectations import EXPECT, columns_named
 from mzplan.schema.expressions import parse_where
 from mzplan.schema.relations.analysis import recomputes
+
+_CONDITIONS = ("check", "not_null", "unique")
 
 
 def check_expectations(resource: Declaration, findings: Findings) -> None:
@@ -21,8 +24,9 @@ def check_expectations(resource: Declaration, findings: Findings) -> None:
     check = ExpressionCheck(resource.label, resource.label, findings, names, keyed, resource.location)
     for name, stated in resource.body.get(EXPECT, {}).items():
         path: Path = (EXPECT, name)
-        if ("check" in stated) == ("not_null" in stated):
-            problem = "two conditions" if "check" in stated else "no condition"
+        conditions = [property_ for property_ in _CONDITIONS if property_ in stated]
+        if len(conditions) != 1:
+            problem = ("no condition", "", "two conditions", "three conditions")[len(conditions)]
             findings.add(
                 "MZ380.one-condition",
                 resource.location(path),
@@ -35,18 +39,43 @@ def check_expectations(resource: Declaration, findings: Findings) -> None:
             if check.check_syntax(parsed, (*path, "check")):
                 check.check_columns(parsed, (*path, "check"))
         elif names is not None:
-            _check_columns(resource, stated, path, names, findings)
+            _check_columns(resource, stated, (*path, conditions[0]), names, findings)
+        if conditions == ["unique"]:
+            _check_unique(resource, stated, path, columns or (), findings)
         if stated.get("on_violation") == "drop" and recomputes(resource.body):
             findings.add("MZ380.current", resource.location((*path, "on_violation")), label=resource.label)
+
+
+def _check_unique(
+    resource: Declaration,
+    stated: Mapping[str, Any],
+    path: Path,
+    columns: Sequence[Column],
+    findings: Findings,
+) -> None:
+    named = {name.lower() for name in columns_named(stated, "unique")}
+    keys, place, name = keys_read(resource), resource.location((*path, "unique")), path[-1]
+    if not keys:
+        findings.add("MZ380.no-key", place, label=resource.label, name=name)
+    elif {key.lower() for key in keys} <= named:
+        findings.add("MZ380.own-key", place, label=resource.label, name=name, keys=keys)
+    for column in columns:
+        if column.name.lower() in named and "MAP<" in column.type:
+            findings.add("MZ380.unique-map", place, name=name, column=column.name, type=column.type)
+    if stated.get("on_violation") in ("drop", "dead-letter"):
+        findings.add(
+            "MZ380.which-row", resource.location((*path, "on_violation")), label=resource.label, name=name
+        )
 
 
 def _check_columns(
     resource: Declaration, stated: Mapping[str, Any], path: Path, names: list[str], findings: Findings
 ) -> None:
-    known = {name.lower() for name in names}
-    for index, column in enumerate(columns_not_null(stated)):
+    """Check the columns of `not_null` or `unique`, which is at the path."""
+    known, property_ = {name.lower() for name in names}, str(path[-1])
+    for index, column in enumerate(columns_named(stated, property_)):
         if column.lower() not in known:
-            place = (*path, "not_null") if isinstance(stated["not_null"], str) else (*path, "not_null", index)
+            place = path if isinstance(stated[property_], str) else (*path, index)
             findings.add(
                 "MZ019.unknown-column",
                 resource.location(place),

@@ -258,13 +258,13 @@ def _assertions(event: RunEvent) -> dict[str, Any]:
     """
     found = [
         quality.Assertion(
-            assertion=e.property if e.property == "not_null" else "custom_sql",
+            assertion=e.property if e.property in ("not_null", "unique") else "custom_sql",
             success=not event.violations[e.name],
             severity="error" if e.on_violation == "fail" else "warn",
             name=e.name,
             expected="0",
             actual=str(event.violations[e.name]),
-            content=e.check,
+            content=str(e),
             contentType="sql",
         )
         for e in expectations_of(event.description.body)

@@ -87,7 +87,8 @@ class Preview:
         """
         with self._failing(description):
             rows, query = self._all_rows(description)
-            found = RowChecks(rows, query).violations_in(rows)
+            checks = RowChecks(rows, query)
+            found = checks.violations_in(rows) | checks.duplicates_in(rows, None)
             return found, rows.count()
 
     def _failing(self, description: Description) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
@@ -223,8 +223,16 @@ class ViewTrial(Trial):
         if self._expectations.any:
             changed = [row for row in rows if row not in self._rows]
             frame = session.createDataFrame(table_of(arrow_schema(self._columns), changed))
-            self._expectations.checked(frame, self._step_of(number))
+            self._expectations.checked(frame, self._step_of(number), lambda: self._stored(session, keys))
         return [{**row, CHANGE: DELETE} for row in self._rows if self._key(row) not in keys] + rows
+
+    def _stored(self, session: SparkSession, keys: Collection[tuple[str, ...]] | None = None) -> DataFrame:
+        """Return the rows of the view's collection, before the micro-batch that runs.
+
+        `keys`: only the rows with these keys; None for all rows.
+        """
+        rows = [row for row in self._rows if keys is None or self._key(row) in keys]
+        return session.createDataFrame(table_of(arrow_schema(self._columns), rows))
 
     def _changes_of(self, batch: DataFrame, number: int) -> list[dict[str, Any]]:
         query = self._query
@@ -233,7 +241,11 @@ class ViewTrial(Trial):
         if self._description.snapshots:
             (name,) = self._description.reads
             batch = self._computed(batch.sparkSession, {name: batch}, number)
-        with self._expectations.rows_to_write(batch, self._step_of(number)) as rows:
+        session = batch.sparkSession
+        checked = self._expectations.rows_to_write(
+            batch, self._step_of(number), lambda: self._stored(session)
+        )
+        with checked as rows:
             if not is_relational_view(query):
                 return _values(latest_rows(rows, query.keys) if query.keys else rows)
             changes = _values(rows)

@@ -177,6 +177,48 @@ def test_a_current_view_counts_the_rows_that_it_changes(lab: Lab) -> None:
     counts(lab, view, positive=3)
 
 
+def test_rows_that_other_keys_repeat_are_counted_once(lab: Lab, shop: Shop) -> None:
+    sql = "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer"
+    body = {"output": "update", "key": ["customer"], "expect": {"apart": {"unique": "total"}}}
+    view = shop.view(sql, "customer STRING, total BIGINT", "orders", **body)
+    lab.start(view)
+    shop.add("orders", order(1, "a", 5, 0), order(2, "b", 5, 0), '"id": 3, "customer": "n"')
+    shop.has(view, ("a", 5), ("b", 5), ("n", None))
+    counts(lab, view, apart=2)  # both are written
+    again(lab, view, view)
+    shop.add("orders", order(4, "c", 5, 0), order(5, "a", 1, 0), '"id": 6, "customer": "m"')
+    shop.has(view, ("a", 6), ("b", 5), ("c", 5), ("n", None), ("m", None))
+    counts(lab, view, apart=3)  # c repeats b, and a no longer does
+    shop.add("orders", order(7, "b", 1, 0), order(8, "a", 1, 0))
+    shop.has(view, ("a", 7), ("b", 6), ("c", 5), ("n", None), ("m", None))
+    counts(lab, view, apart=3)  # b has what a had before the step
+    lab.finish(view)
+    failing = lab.changed(view, expect={"apart": {"unique": ["total"], "on_violation": "fail"}})
+    lab.start(failing)
+    shop.add("orders", order(9, "b", 1, 0))
+    lab.fails(failing, "MZ381", "violates it: unique: total")
+
+
+def test_a_current_view_whose_keys_swap_their_values(lab: Lab) -> None:
+    shop = CurrentLab(lab)
+    shop.table("orders", "id BIGINT, amount INT", "id", "1, 5", "2, 6", "3, 7")
+    view = shop.view(
+        "SELECT id, amount FROM orders",
+        "id BIGINT, amount INT",
+        "id",
+        "orders",
+        expect={"apart": {"unique": "amount"}},
+    )
+    lab.start(view)
+    shop.agrees(view)
+    shop.sql("UPDATE {orders} SET amount = 11 - amount WHERE id < 3")
+    shop.agrees(view)
+    counts(lab, view, apart=0)
+    shop.sql("UPDATE {orders} SET amount = 7 WHERE id = 1")
+    shop.agrees(view)
+    counts(lab, view, apart=1)
+
+
 def test_spark_refuses_a_check_before_the_query_starts(lab: Lab) -> None:
     source = lab.local_source("id BIGINT, at MAP<STRING, INT>", "bad_check")
     source = replace(source, address=Address("source", "bad_check"))

@@ -55,7 +55,7 @@ views:
     query: SELECT customer, sum(amount) AS spent FROM orders GROUP BY customer
     output: update
     key: [customer]
-    expect: {small: {check: spent < 10, on_violation: drop}}
+    expect: {small: {check: spent < 10, on_violation: drop}, apart: {unique: spent}}
   newest:
     query: SELECT name, city FROM customers
     output: current
@@ -148,7 +148,7 @@ tests:
   a group that violates an expectation goes:
     view: small
     given: {orders: [[{customer: ada, amount: 9}, {customer: bob, amount: 1}], [{customer: ada, amount: 9}]]}
-    expect: {rows: [{customer: bob, spent: 1.00}], violations: {small: 1}}
+    expect: {rows: [{customer: bob, spent: 1.00}], violations: {small: 1, apart: 0}}
   only rows that a step changes are counted:
     view: newest
     given: {customers: [[{name: ada, city: London}, {name: bob, city: Rome}], [{name: bob, city: Paris}]]}

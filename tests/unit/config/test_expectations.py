@@ -47,6 +47,26 @@ def test_the_expectations_of_a_source(tmp_path: Path, expectation: str, found: l
     assert brief(errors(project(tmp_path, expectation))) == found
 
 
+@pytest.mark.parametrize(
+    ("expectation", "found"),
+    [
+        ("e: {unique: total}", []),
+        ("e: {unique: [total], on_violation: fail}", []),
+        ("e: {unique: [customer, totals]}", ["MZ380", "MZ019"]),
+        ("e: {unique: [Customer, total]}", ["MZ380"]),
+        ("e: {unique: total, not_null: total}", ["MZ380"]),
+        ("e: {unique: total, on_violation: drop}", ["MZ380"]),
+    ],
+)
+def test_a_unique_expectation_of_a_view(tmp_path: Path, expectation: str, found: list[str]) -> None:
+    assert [one.code for one in errors(project(tmp_path, view=expectation))] == found
+
+
+def test_a_unique_expectation_needs_a_key(tmp_path: Path) -> None:
+    (refused,) = errors(project(tmp_path, "e: {unique: amount}"))
+    assert refused.summary == "The expectation e needs a key"
+
+
 def test_a_view_checks_its_own_columns(tmp_path: Path) -> None:
     (unknown,) = errors(project(tmp_path, view="e: {check: amount > 0}"))
     assert unknown.code == "MZ019" and "view.totals has the columns customer, total" in unknown.detail
