@@ -10,7 +10,10 @@ from mzplan.schema.column_replacement import quoted_name
 
 EXPECT = "expect"  # the property
 
-OnViolation = Literal["warn", "drop", "fail"]
+OnViolation = Literal["warn", "drop", "dead-letter", "fail"]
+DEAD_LETTER: OnViolation = "dead-letter"
+REMOVING: tuple[OnViolation, ...] = ("drop", DEAD_LETTER)
+"""What removes a row from those that a step writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,11 @@ def expectations_of(body: Mapping[str, Any]) -> tuple[Expectation, ...]:
     return tuple(_expectation(name, stated) for name, stated in sorted((body.get(EXPECT) or {}).items()))
 
 
+def keeps_letters(body: Mapping[str, Any]) -> bool:
+    """Return whether rows that violate an expectation become dead letters."""
+    return any(expectation.on_violation == DEAD_LETTER for expectation in expectations_of(body))
+
+
 def changed_expectations(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the expectations that a body states otherwise than the body before, in order."""
     former = before.get(EXPECT) or {}
@@ -47,7 +55,7 @@ def changed_expectations(before: Mapping[str, Any], after: Mapping[str, Any]) ->
 
 def deciding_rows(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return row properties with only those expectations that decide which rows are written."""
-    dropping = {e.name: e.check for e in expectations_of(properties) if e.on_violation == "drop"}
+    dropping = {e.name: e.check for e in expectations_of(properties) if e.on_violation in REMOVING}
     others = {name: value for name, value in properties.items() if name != EXPECT}
     return {**others, EXPECT: dropping} if dropping else others
 

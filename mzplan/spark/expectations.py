@@ -17,7 +17,7 @@ from mzplan.model.diagnostics import error
 from mzplan.model.violations import ViolationCount
 from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, DELETE, POSITION, UPSERT
-from mzplan.schema.expectations import Expectation, expectations_of
+from mzplan.schema.expectations import DEAD_LETTER, REMOVING, Expectation, expectations_of, keeps_letters
 from mzplan.schema.expressions import parse_where
 from mzplan.spark.collections import read_table
 from mzplan.spark.interrupted_steps import record_description
@@ -76,6 +76,13 @@ class StepExpectations:
         """Call `counted` with the violations so far. Raises OSError."""
         if self.any:
             self._report(self._violations.total())
+
+    def letter_reason(self, batch: DataFrame, step: int) -> Expression | None:
+        """Return why a row becomes a dead letter, NULL if it doesn't; None if no row of the step can."""
+        if not keeps_letters(self._query.body) or (self._may_repeat and self._is_written(step)):
+            return None
+        self._checks = self._checks or RowChecks(batch, self._query)
+        return self._checks.letter_reason(batch)
 
     @contextmanager
     def checked(self, batch: DataFrame, step: int, *, cached: bool = False) -> Iterator[DataFrame]:
@@ -187,7 +194,7 @@ class RowChecks:
                 )
 
     def rows_to_write(self, rows: DataFrame) -> DataFrame:
-        """Return the rows without those that violate an expectation with `on_violation: drop`.
+        """Return the rows without those that an expectation removes (`on_violation: drop`, `dead-letter`).
 
         If the collection has a key, such a row deletes its key: no earlier row may stay in its place.
         """
@@ -200,10 +207,19 @@ class RowChecks:
         return rows.withColumn(CHANGE, f.when(violated, f.lit(DELETE)).otherwise(change))
 
     def is_dropped(self, rows: DataFrame) -> Expression | None:
-        """Return whether a row violates an expectation with `on_violation: drop`; None without one."""
-        dropping = (_is_violated(sql, rows) for e, sql in self._checks if e.on_violation == "drop")
+        """Return whether a row violates an expectation that removes it; None without one."""
+        dropping = (_is_violated(sql, rows) for e, sql in self._checks if e.on_violation in REMOVING)
         violated = next(dropping, None)
         return reduce(lambda one, other: one | other, dropping, violated) if violated is not None else None
+
+    def letter_reason(self, rows: DataFrame) -> Expression | None:
+        """Return why a row becomes a dead letter, NULL if it doesn't; None if no row can."""
+        reasons = [
+            f.when(_is_violated(sql, rows), f.lit(f"it violates the expectation {e.name}: {e}"))
+            for e, sql in self._checks
+            if e.on_violation == DEAD_LETTER
+        ]
+        return f.coalesce(*reasons) if reasons else None
 
     def _first_place(self, sql: str, rows: DataFrame) -> str:
         """Return where a source's upstream has the first violating row, as a sentence; "" if unknown.
@@ -231,10 +247,10 @@ def rows_that_stay(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
 def recomputed_rows_that_stay(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
     """Return the rows that stay of the rows that a query computes again.
 
-    Raises GoneError if an expectation with `on_violation: drop` would drop other rows now.
+    Raises GoneError if an expectation would remove other rows now.
     """
     for expectation in expectations_of(query.body):
-        varies = parse_where(expectation.check).varies if expectation.on_violation == "drop" else None
+        varies = parse_where(expectation.check).varies if expectation.on_violation in REMOVING else None
         if varies is not None:
             raise GoneError(f"Its expectation {expectation.name} has {varies[0]}, which changes each time.")
     return rows_that_stay(rows, query)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.formats.dead_letters import WORD, DeadLetters
+from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames.merges import (
     CHANGE_FEED,
     IS_REMOVED,
@@ -127,7 +128,11 @@ def rows_to_write(
         with expectations.checked(batch, step) as rows:
             yield rows
     else:
-        with letters.split_off(batch, step) as good, expectations.checked(good, step, cached=True) as rows:
+        reason = expectations.letter_reason(batch.drop(DEAD), step)
+        with (
+            letters.split_off(batch, step, reason) as good,
+            expectations.checked(good, step, cached=True) as rows,
+        ):
             yield rows
 
 

@@ -9,7 +9,7 @@ from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path
 from mzplan.schema.columns import Column
-from mzplan.schema.expectations import EXPECT, columns_named
+from mzplan.schema.expectations import DEAD_LETTER, EXPECT, REMOVING, columns_named
 from mzplan.schema.expressions import parse_where
 from mzplan.schema.relations.analysis import recomputes
 
@@ -42,6 +42,9 @@ def check_expectations(resource: Declaration, findings: Findings) -> None:
             _check_columns(resource, stated, (*path, conditions[0]), names, findings)
         if conditions == ["unique"]:
             _check_unique(resource, stated, path, columns or (), findings)
+        if stated.get("on_violation") == DEAD_LETTER and resource.body.get("on_error") != DEAD_LETTER:
+            place = resource.location((*path, "on_violation"))
+            findings.add("MZ380.no-dead-letters", place, label=resource.label, name=name)
         if stated.get("on_violation") == "drop" and recomputes(resource.body):
             findings.add("MZ380.current", resource.location((*path, "on_violation")), label=resource.label)
 
@@ -62,7 +65,7 @@ def _check_unique(
     for column in columns:
         if column.name.lower() in named and "MAP<" in column.type:
             findings.add("MZ380.unique-map", place, name=name, column=column.name, type=column.type)
-    if stated.get("on_violation") in ("drop", "dead-letter"):
+    if stated.get("on_violation") in REMOVING:
         findings.add(
             "MZ380.which-row", resource.location((*path, "on_violation")), label=resource.label, name=name
         )

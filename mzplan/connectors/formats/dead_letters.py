@@ -20,6 +20,7 @@ from mzplan.schema.columns import POSITION
 from mzplan.warehouse.paths import absolute, local_path
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
 WORD = "dead-letter"
@@ -50,20 +51,25 @@ class DeadLetters:
     _may_repeat: bool = True
 
     @contextmanager
-    def split_off(self, batch: DataFrame, step: int) -> Iterator[DataFrame]:
+    def split_off(self, batch: DataFrame, step: int, reason: Expression | None = None) -> Iterator[DataFrame]:
         """Store the malformed records of a micro-batch, and yield the rows of the other records. If the step
-        runs again, a table still has each letter once; a topic may have it twice."""
+        runs again, a table still has each letter once; a topic may have it twice.
+
+        `reason`: why the record of another row is stored, too; NULL if it isn't. Its row is yielded."""
         # The batch is parsed once. Otherwise a schema that is registered in between could move a record from
         # one part to the other.
         batch.persist()
         try:
-            bad = batch.where(f"{DEAD} IS NOT NULL")
-            count = bad.count()
-            if count:
+            bad = batch.where(f"{DEAD}.reason IS NOT NULL")
+            malformed = bad.count()
+            if reason is not None:
+                bad = with_reason(batch, reason).where(f"{DEAD}.reason IS NOT NULL")
+            if malformed or (reason is not None and not bad.isEmpty()):
                 self._keep(bad, step)
-                self.on_stored(count)
+            if malformed:
+                self.on_stored(malformed)
             self._may_repeat = False
-            yield batch.where(f"{DEAD} IS NULL").drop(DEAD)
+            yield batch.where(f"{DEAD}.reason IS NULL").drop(DEAD)
         finally:
             batch.unpersist()
 
@@ -87,6 +93,12 @@ class DeadLetters:
             # Compared record by record: with another schema, the step may have other dead letters.
             return add_missing(letters, table, LETTER)
         return append(letters, step, folder)
+
+
+def with_reason(rows: DataFrame, reason: Expression) -> DataFrame:
+    """Return parsed records with this reason for those that aren't malformed; NULL for no reason."""
+    reasons = f.coalesce(f.col(f"{DEAD}.reason"), reason)
+    return rows.withColumn(DEAD, f.col(DEAD).withField("reason", reasons))
 
 
 def ensure_table(session: SparkSession, folder: str) -> str:

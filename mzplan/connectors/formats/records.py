@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 MALFORMED = "MZ066"
 _BLANK = 16  # bytes: of longer texts, none is called empty, because to look for blanks takes time
 DEAD = "_mzplan_dead"
-"""The last column with `on_error: dead-letter`: a malformed record's key, value and reason, or NULL."""
+"""The last column with `on_error: dead-letter`: a malformed record's key, value and reason.
+
+It is NULL for other records, or has no reason if a row may become a dead letter later (`keeps_all`)."""
 SKIPPED = "mzplan_left_out"  # the metric that counts skipped records
 _AT = "_mzplan_at"  # the position; users' columns never begin with `_mzplan_`
 _INEXACT = "_mzplan_inexact"
@@ -53,12 +55,18 @@ class Records:
 
 
 def check_records(
-    records: Records, parsed: ParsedRecord, columns: Sequence[Column], on_error: str
+    records: Records,
+    parsed: ParsedRecord,
+    columns: Sequence[Column],
+    on_error: str,
+    *,
+    keeps_all: bool = False,
 ) -> DataFrame:
     """Return the record's columns, the included columns, `_position` and, with an envelope, `_change`.
 
     A malformed record raises an error that names it (`on_error: fail`), is left out (`skip`), or fills the
     column `DEAD` (`dead-letter`; then `records.rows` must also have a `key`).
+    `keeps_all`: `DEAD` also has the key and the value of other records.
     """
     envelope = records.envelope
     columns = envelope.required_columns(columns) if envelope is not None else columns
@@ -104,9 +112,12 @@ def check_records(
     own_columns = [_own_column(envelope, column, _value_of(parsed, column)) for column in columns]
     if on_error == "dead-letter":
         bytes_ = [f.col(f"_mzplan_raw_{name}").alias(name) for name in ("key", "value")]
-        dead = f.when(malformed, f.struct(reason.alias("reason"), *bytes_)).alias(DEAD)
+        if keeps_all:
+            dead = f.struct(f.when(malformed, reason).alias("reason"), *bytes_)
+        else:
+            dead = f.when(malformed, f.struct(reason.alias("reason"), *bytes_))
         return rows_to_check.select(
-            *own_columns, *included_columns, f.col(_AT).alias(POSITION), *change, dead
+            *own_columns, *included_columns, f.col(_AT).alias(POSITION), *change, dead.alias(DEAD)
         )
     message = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col(_AT)), f.lit(": "), reason)
     failure = f.raise_error(f.concat(*message)).cast(rows_to_check.schema[_AT].dataType)

@@ -42,6 +42,7 @@ from mzplan.endpoints.arrow import arrow_schema
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.times import instant
 from mzplan.schema.columns import Column
+from mzplan.schema.expectations import keeps_letters
 from mzplan.schema.source_columns import included_columns, record_columns
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
             envelope=envelope,
             original=_ORIGINAL if is_framed else "",
         )
-        return check_records(records_read, parsed, columns, body["on_error"])
+        return check_records(records_read, parsed, columns, body["on_error"], keeps_all=keeps_letters(body))
 
     def replay(
         self,

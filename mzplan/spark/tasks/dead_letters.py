@@ -21,6 +21,7 @@ from mzplan.connectors.formats.dead_letters import (
     letters_of,
     records_of,
     remove_letters,
+    with_reason,
 )
 from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames import functions as f
@@ -59,8 +60,10 @@ def _do(context: TaskContext, task: Task) -> None:
         cached.append(parsed := connector.parse(records, query).persist())
         cached.append(positions := _collected_positions(context, parsed).persist())
         new = parsed.join(positions, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_anti")
-        good = new.where(f"{DEAD} IS NULL").drop(DEAD)
-        remaining = _reasons(new.where(f"{DEAD} IS NOT NULL").select(f"{DEAD}.reason"))
+        if (reason := context.expectations.letter_reason(new.drop(DEAD), number)) is not None:
+            new = with_reason(new, reason)
+        good = new.where(f"{DEAD}.reason IS NULL").drop(DEAD)
+        remaining = _reasons(new.where(f"{DEAD}.reason IS NOT NULL").select(f"{DEAD}.reason"))
         written = rows_that_stay(good, query).count()
         dropped = good.count() - written
         remaining += (("an expectation drops its row", dropped),) if dropped else ()

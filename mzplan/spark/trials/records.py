@@ -69,7 +69,8 @@ def parse_records(
         write_parquet(file, arrow_schema(parse_columns(_RECORD)), rows)
         parsed = connector.parse(read_parquet(bench.spark, [str(file)], _RECORD), query)
         if expectations.any:
-            good, malformed = parsed.where(f"{DEAD} IS NULL"), parsed.where(f"{DEAD} IS NOT NULL")
+            good = parsed.where(f"{DEAD}.reason IS NULL")
+            malformed = parsed.where(f"{DEAD}.reason IS NOT NULL")
             parsed = expectations.checked(good, 0).unionByName(malformed)
         columns = [quoted(name) for name in parsed.columns if name not in (POSITION, DEAD)]
         reason = f"{DEAD}.reason AS {_REASON}"

@@ -23,7 +23,7 @@ from mzplan.connectors.frames.types import ddl, read_parquet
 from mzplan.model.diagnostics import error
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
-from mzplan.schema.expectations import EXPECT, expectations_of
+from mzplan.schema.expectations import EXPECT, REMOVING, expectations_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.view_query import gives_same_rows, is_row_view, parse_view
@@ -256,7 +256,7 @@ def open_upstream(verified: QueryToVerify) -> Upstream:
         why = (
             "A keyed collection keeps no record that changed nothing, so a step's records can't be compared."
         )
-    if upstream is not None and any(e.on_violation == "drop" for e in expectations_of(query.body)):
+    if upstream is not None and any(e.on_violation in REMOVING for e in expectations_of(query.body)):
         why = "Its expectations drop rows. Only Spark can check them, and its upstream is read without Spark."
     if why:
         raise error("MZ092.not-rereadable", address=query.address, why=why)

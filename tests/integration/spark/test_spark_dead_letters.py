@@ -103,6 +103,37 @@ def repeated_steps_keep_letters_once(lab: Lab, table: Description, monkeypatch: 
     assert [record.rows for record in lab.history(wider).tail(None, None)] == [2, 2]
 
 
+@pytest.mark.parametrize("keyed", [False, True])
+def test_records_whose_rows_violate_an_expectation_are_kept_aside(lab: Lab, topic: Make, keyed: bool) -> None:
+    name = topic(partitions=1)
+    source = lab.kafka_source(
+        name,
+        "id BIGINT NOT NULL, n INT",
+        on_error="dead-letter",
+        dead_letter={"path": f"dead/violating-{keyed}"},
+        expect={
+            "positive": {"check": "n > 0", "on_violation": "dead-letter"},
+            "small": {"check": "n < 9"},
+        },
+        **({"envelope": {"type": "upsert", "key": ["id"]}} if keyed else {}),
+    )
+    lab.send(name, b'{"id": 1, "n": 1}', b'{"id": 2, "n": 2}', b'{"id": "x"}', key=b"k")
+    lab.start(source)
+    eventually("the good ones", lambda: lab.ids(source) == [1, 2])
+    lab.send(name, b'{"id": 2, "n": -2}', b'{"id": 3, "n": 10}', key=b"k")
+    eventually("the next ones", lambda: 3 in lab.ids(source))
+    lab.finish(source)
+    assert lab.ids(source) == ([1, 3] if keyed else [1, 2, 3])  # a key has no row then
+    letters = [(r.offset, bytes(r.value), r.reason) for r in found(lab, source)]
+    assert letters == [
+        (2, b'{"id": "x"}', "id is not a BIGINT"),
+        (3, b'{"id": 2, "n": -2}', "it violates the expectation positive: n > 0"),
+    ]
+    report = lab.report(source)
+    assert {n: v.rows for n, v in report.violations.items()} == {"positive": 1, "small": 1}
+    assert report.left_out == 1  # malformed records only
+
+
 KEPT = {"on_error": "dead-letter", "dead_letter": {"path": "dead/again"}}
 FITS = {"type": "json", "schema": "id BIGINT NOT NULL"}
 STAYS = (("id is not a BIGINT", 1),)

@@ -67,6 +67,35 @@ def test_a_unique_expectation_needs_a_key(tmp_path: Path) -> None:
     assert refused.summary == "The expectation e needs a key"
 
 
+LETTERS = """\
+connections:
+  k: {type: kafka, brokers: ["a:9092"]}
+sources:
+  orders:
+    connection: k
+    topic: orders
+    format: {type: json, schema: "id BIGINT"}
+    on_error: %s
+    expect: {e: {check: id > 0, on_violation: dead-letter}}
+"""
+
+
+def test_only_a_source_with_dead_letters_keeps_records(tmp_path: Path) -> None:
+    expectation = "e: {not_null: customer, on_violation: dead-letter}"
+    (local,) = errors(project(tmp_path / "local", expectation))
+    (view,) = errors(project(tmp_path / "view", view=expectation))
+    assert (local.summary, view.summary) == (
+        "source.orders keeps no dead letters",
+        "view.totals keeps no dead letters",
+    )
+    for name, on_error, found in (
+        ("skip", "skip", ["MZ380"]),
+        ("kept", "dead-letter\n    dead_letter: {path: dead}", []),
+    ):
+        folder = write(tmp_path / name, {"mzplan.yaml": DRY, "a.yaml": LETTERS % on_error})
+        assert [one.code for one in errors(folder)] == found
+
+
 def test_a_view_checks_its_own_columns(tmp_path: Path) -> None:
     (unknown,) = errors(project(tmp_path, view="e: {check: amount > 0}"))
     assert unknown.code == "MZ019" and "view.totals has the columns customer, total" in unknown.detail
