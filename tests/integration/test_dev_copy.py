@@ -112,7 +112,7 @@ def test_dev_follows_collections_of_prod(environments: tuple[Environment, Enviro
 
     prod.run("apply", "--auto-approve", "--allow-replace", "--allow-loss", "--replace", "source.orders")
     drift = json.loads(dev.run("drift", "--json"))["drift"]
-    assert [item["address"] for item in drift] == ["source.first_orders", "source.orders"]
+    assert [item["addresses"] for item in drift] == [["source.first_orders", "source.orders"]]
     assert all(item["kind"] == "upstream-changed" and "generation 2" in item["detail"] for item in drift)
     prod.append("orders", [{"id": 6, "amount": 60}])
     prod.becomes("source.orders", "id", [(6,)])
