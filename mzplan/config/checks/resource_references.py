@@ -46,6 +46,7 @@ class References:
             if self.report_misspelled(resource, ("connection", "type"), detail):
                 return None
             others = [t for t in types_of(kind) if not _needs_connection(kind, t)]
+            others = [t for t in others if resource_kind(kind, t).environment_property is None]
             also = f", or a type that needs none: {listed(others)}" if others else ""
             self.findings.add(
                 "MZ006.missing-key-connection",
