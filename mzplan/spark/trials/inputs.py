@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyarrow import Schema
     from pyspark.sql import DataFrame, SparkSession
 
-_CHANGE_TYPE, _VERSION = "_change_type", "_commit_version"
-_FEED_COLUMNS = (Column(_CHANGE_TYPE, "STRING"), Column(_VERSION, "BIGINT"))
+_CHANGE_TYPE, _VERSION, _TIME = "_change_type", "_commit_version", "_commit_timestamp"
+_FEED_COLUMNS = (Column(_CHANGE_TYPE, "STRING"), Column(_VERSION, "BIGINT"), Column(_TIME, "TIMESTAMP"))
 _SECONDS = 1_700_000_000  # the time of the first file: Spark reads files in the order of their times
 
 
@@ -84,14 +84,15 @@ class TrialInput:
             else:
                 self._rows[key] = self._positioned(row.values)
         feed: list[Mapping[str, Any]] = []
+        commit = {_VERSION: number, _TIME: FIRST_TIME}
         for key in dict.fromkeys(changed):
             old, new = before.get(key), self._rows.get(key)
             if old is not None:
                 word = "delete" if new is None else "update_preimage"
-                feed.append({**old, _CHANGE_TYPE: word, _VERSION: number})
+                feed.append({**old, _CHANGE_TYPE: word, **commit})
             if new is not None:
                 word = "insert" if old is None else "update_postimage"
-                feed.append({**new, _CHANGE_TYPE: word, _VERSION: number})
+                feed.append({**new, _CHANGE_TYPE: word, **commit})
         return feed
 
     def _positioned(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
