@@ -85,7 +85,7 @@ class Controller:
         self.targets = TargetMaintenance(
             lambda sink: executor.compact(sink, self.secrets), jobs, clock, self.wake
         )
-        self._in_service: dict[Address, WantedQuery] = {}  # the committed queries
+        self._committed: dict[Address, WantedQuery] = {}  # the committed queries
         self.wanted: dict[Address, WantedQuery] = {}  # with the generations that run beside them
         self.claimed: frozenset[Place] = frozenset()  # the storage that must stay
         self.queries: Queries | None = None
@@ -119,7 +119,7 @@ class Controller:
         if policies is not None:
             known = self.frontiers.by_id
             self.frontiers.set_policies((i, p) for i, p in policies.items() if known[i].policy != p)
-        self._in_service = {q.description.address: q for q in queries if q.instance == instance}
+        self._committed = {q.description.address: q for q in queries if q.instance == instance}
         assert self.queries is not None
         self._want(self._wanted_now())
         self.claimed = frozenset({*claimed, *(query.description.place for query in queries)})
@@ -314,9 +314,9 @@ class Controller:
 
     def _wanted_now(self) -> dict[Address, WantedQuery]:
         """Return the committed queries, and the new generations that run beside the ones in service."""
-        wanted = dict(self._in_service)
+        wanted = dict(self._committed)
         for address, decision in self.decisions.items():
-            query, hold = self._in_service.get(address), decision.hold
+            query, hold = self._committed.get(address), decision.hold
             if query is None or hold is None or not hold.beside or hold.description is None:
                 continue
             new = query.description

@@ -147,7 +147,7 @@ def exclusive(address: Address, id_: str, generation: int) -> Place:
     The generations of a view share nothing. Those of a source share objects on its upstream, and those of a
     sink its target: this returns generation 0 for them.
     """
-    return (id_, generation if address.reads_collections and address.writes_collection else 0)
+    return (id_, generation if address.is_view else 0)
 
 
 def _why_postponed(decision: Decision, row: Row, world: World) -> str | None:

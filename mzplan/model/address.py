@@ -64,6 +64,11 @@ class Address(NamedTuple):
         return self.writes_collection and not self.reads_collections
 
     @property
+    def is_view(self) -> bool:
+        """Whether the resource is a view: it reads collections and writes one."""
+        return self.reads_collections and self.writes_collection
+
+    @property
     def writes_target(self) -> bool:
         """Whether the resource is a sink: it writes a target, through a connection."""
         return self.reads_collections and not self.writes_collection

@@ -92,8 +92,7 @@ def runs_beside(address: Address, body: Mapping[str, Any]) -> bool:
 
     Views do, unless they set `lifecycle: {replace: in-place}`.
     """
-    is_view = address.reads_collections and address.writes_collection
-    return is_view and bool(body.get("lifecycle", {}).get("replace") != "in-place")
+    return address.is_view and bool(body.get("lifecycle", {}).get("replace") != "in-place")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import append, merge
+from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.connectors.frames.row_hash import oldest, with_content_hash, with_time
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.views import Compute
@@ -147,13 +148,10 @@ class RelationalRun:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        try:
+        with micro_batch(self.fail):
             failpoint(Failpoint.SOURCE_BEFORE_MERGE)
             yield
             failpoint(Failpoint.SOURCE_MERGED)
-        except BaseException as problem:
-            self.fail(problem)
-            raise
 
 
 def several_rows_for_one_key(query: ResolvedQuery) -> MzplanError:

@@ -21,6 +21,7 @@ from mzplan.connectors.frames.merges import (
     with_order,
     without_order,
 )
+from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.connectors.frames.row_hash import oldest, with_content_hash, with_time
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.times import milliseconds
@@ -98,14 +99,11 @@ def source_writer(
         failpoint(Failpoint.SOURCE_MERGED)
 
     def write_batch(batch: DataFrame, step: int) -> None:
-        try:
+        with micro_batch(fail):
             if guard is not None:
                 guard(step)
             with rows_to_write(batch, step, letters, expectations) as checked:
                 write_rows(checked, step)
-        except BaseException as problem:
-            fail(problem)
-            raise
 
     return observed_rows.writeStream.foreachBatch(write_batch)
 

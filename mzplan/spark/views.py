@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 
 def is_relational_view(query: ResolvedQuery) -> bool:
     """Return whether this is a view that does more than compute each row from one row, or by a function."""
-    address = query.address
-    if not (address.reads_collections and address.writes_collection):
-        return False
-    return not is_row_view(resource_kind(address.kind, query.description.type), query.body)
+    kind = resource_kind(query.address.kind, query.description.type)
+    return query.address.is_view and not is_row_view(kind, query.body)
 
 
 def is_current_view(query: ResolvedQuery) -> bool:

@@ -58,7 +58,7 @@ class Views:
         if address in self._done or resource is None or resource.type is None:
             return
         self._done.add(address)  # before its inputs, so that a cycle ends
-        if not (address.reads_collections and address.writes_collection):
+        if not address.is_view:
             return
         self._check_name(resource)
         property_ = resource_kind(address.kind, resource.type).query_property

@@ -19,6 +19,7 @@ from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun
 from mzplan.connectors.api.targets import Recorded, nothing_recorded, warn_repeated
 from mzplan.connectors.formats.records import MARK
+from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.endpoints.interface import (
     OutputFactory,
     ParallelOutputFactory,
@@ -84,8 +85,13 @@ class EndpointSink(SinkConnector):
         secrets = secret_values(query)
         parallelism = _parallelism(factory)
 
+        def fail(problem: BaseException) -> None:
+            if isinstance(problem, Exception) and f"{MARK}[" not in str(problem):  # a task marks its errors
+                problem = as_error(problem, str(query.address), secrets)
+            run.fail(problem)
+
         def write_batch(batch: DataFrame, step: int) -> None:
-            try:
+            with micro_batch(fail):
                 if parallelism > 1:
                     task = _task(factory, name, config, step, str(query.address), secrets)
                     # If the batch runs again, each part gets the same rows in the same order.
@@ -100,13 +106,6 @@ class EndpointSink(SinkConnector):
                     warnings = push_step(factory, name, config, step, batches)
                     rows_written = table.num_rows
                 warn_repeated(run, warnings)
-            except BaseException as problem:
-                # A task has already made a marked error one for people.
-                if isinstance(problem, Exception) and f"{MARK}[" not in str(problem):
-                    run.fail(as_error(problem, str(query.address), secrets))
-                else:
-                    run.fail(problem)
-                raise
             run.wrote(step, rows_written)
 
         return rows.writeStream.foreachBatch(write_batch)

@@ -27,6 +27,7 @@ from mzplan.connectors.frames.merges import (
     merge_small_files,
     writing_as,
 )
+from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.connectors.frames.row_hash import with_count
 from mzplan.connectors.frames.types import as_stored, ddl_of, quoted
 from mzplan.connectors.network.aws import ROLE as AWS
@@ -144,13 +145,9 @@ class DeltaSink(SinkConnector):
 
         def merge_batch(batch: DataFrame, step: int) -> None:
             failpoint(Failpoint.SINK_BEFORE_STEP)
-            try:
-                with run.rewriting(path):
-                    replaces = step == 0 and writes_difference(run.query.description)
-                    changed = _write_by_key(batch, step, run.query, replaces=replaces)
-            except BaseException as problem:
-                run.fail(problem)
-                raise
+            with micro_batch(run.fail), run.rewriting(path):
+                replaces = step == 0 and writes_difference(run.query.description)
+                changed = _write_by_key(batch, step, run.query, replaces=replaces)
             failpoint(Failpoint.SINK_WRITTEN)
             if changed is not None:
                 run.wrote(step, changed)

@@ -16,6 +16,7 @@ from mzplan.connectors.formats.registry import check_sink, schema_to_write
 from mzplan.connectors.formats.written import row_to_json, to_json, unfit_keys
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import latest_rows
+from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.connectors.frames.row_hash import row_hash, with_count
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.kafka.client import ClusterError
@@ -136,11 +137,8 @@ class KafkaSink(SinkConnector):
                 as_records(batch, keys, encoder).write.format("kafka").options(**options).save()
 
         def write_batch(batch: DataFrame, step: int) -> None:
-            try:
+            with micro_batch(run.fail):
                 write_step(latest_rows(batch, keys) if body["mode"] == "upsert" else batch, step)
-            except BaseException as problem:
-                run.fail(problem)
-                raise
 
         if body["mode"] != "upsert":
             # Dropped here, not in the batch, because Spark reads only the columns that foreachBatch receives.

@@ -9,6 +9,7 @@ from mzplan.connectors.api.connector import Connector, SinkConnector, SourceConn
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun
 from mzplan.connectors.api.targets import Recorded, nothing_recorded
 from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.connectors.frames.row_hash import with_count
 from mzplan.connectors.frames.types import ddl, quoted, row_clock
 from mzplan.model.diagnostics import error
@@ -105,12 +106,10 @@ class SparkSink(SinkConnector):
         def write_batch(batch: DataFrame, step: int) -> None:
             given = batch.drop(POSITION).persist()  # counted, and written
             try:
-                if number := given.count():
-                    given.write.format(format_).options(**options).mode("append").save()
-                run.wrote(step, number)
-            except BaseException as problem:
-                run.fail(problem)
-                raise
+                with micro_batch(run.fail):
+                    if number := given.count():
+                        given.write.format(format_).options(**options).mode("append").save()
+                    run.wrote(step, number)
             finally:
                 given.unpersist()
 

@@ -10,6 +10,7 @@ from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun
 from mzplan.connectors.api.targets import Recorded, nothing_recorded
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import latest_rows
+from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.connectors.user_code.failures import failed
 from mzplan.connectors.user_code.loading import load_function
 from mzplan.connectors.views import Compute, View
@@ -58,13 +59,10 @@ class FunctionSink(SinkConnector):
                 given = given.withColumn(CHANGE, f.lit(UPSERT))
             given = given.persist()  # the function may read the rows several times
             try:
-                if number := given.count():
-                    function.call(given, step)
-                run.wrote(step, number)
-            except BaseException as problem:  # such as asyncio's CancelledError: PySpark handles an Exception
-                told = failed(query.address, function.name, problem)
-                run.fail(told)
-                raise told from None
+                with micro_batch(lambda problem: run.fail(failed(query.address, function.name, problem))):
+                    if number := given.count():
+                        function.call(given, step)
+                    run.wrote(step, number)
             finally:
                 given.unpersist()
 

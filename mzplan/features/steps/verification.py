@@ -141,7 +141,7 @@ def verify(
 
 def _is_recomputed(resource: ResourceState) -> bool:
     """Return whether `--from-upstream` computes all rows of a view, and not those of each step."""
-    if not (resource.address.reads_collections and resource.address.writes_collection) or resource.snapshots:
+    if not resource.address.is_view or resource.snapshots:
         return False
     return not is_row_view(resource_kind(resource.address.kind, resource.type), resource.body)
 

@@ -14,6 +14,7 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.difference import difference, require_own_keys
 from mzplan.connectors.frames.merges import merge
+from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.schema.columns import POSITION
 from mzplan.schema.current.trace import Trace
@@ -108,12 +109,9 @@ class CurrentRun:
         return CurrentSteps(self.checkpoint.folder)
 
     def _step(self, _: DataFrame, step: int) -> None:
-        try:
+        with micro_batch(self.fail):
             self._write(step)
             failpoint(Failpoint.VIEW_WRITTEN)
-        except BaseException as problem:
-            self.fail(problem)
-            raise
 
     def _write(self, step: int) -> None:
         repeated = self._steps.at(step)

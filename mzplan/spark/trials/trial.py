@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.frames.merges import latest_rows
+from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.controller.executor import QueryName
 from mzplan.endpoints.arrow import arrow_schema
 from mzplan.model.diagnostics import MzplanError, error
@@ -130,11 +131,8 @@ class Trial(ABC):
 
     def _start(self, session: SparkSession, running: RunningQuery) -> StreamingQuery:
         def keep(batch: DataFrame, number: int) -> None:
-            try:
+            with micro_batch(running.fail):
                 self._keep(self._changes_of(batch, number))
-            except BaseException as problem:
-                running.fail(problem)
-                raise
             self._rows_after[self._step_of(number)] = list(self._rows)
 
         checkpoint = str(self._folder / "checkpoint")

@@ -242,14 +242,13 @@ def open_upstream(verified: QueryToVerify) -> Upstream:
     can't be read again.
     """
     description, query, connectors = verified.description, verified.resolve(), Connectors()
-    is_view = description.address.reads_collections and description.address.writes_collection
-    if is_view and not query.keys:
+    if description.address.is_view and not query.keys:
         session, position = verified.open_session(), connectors.position(description)
         return ViewUpstream(session, description, verified.resolve, verified.warehouse, position)
     connector = connectors.source(description.type)
     upstream = connector.upstream(query)
     why = ""
-    if not is_view and upstream is None and connector.keeps_positions is None:
+    if not description.address.is_view and upstream is None and connector.keeps_positions is None:
         type_ = f"{description.address.kind} of type {description.type}"
         why = f"A {type_} keeps no positions that could be read again."
     elif query.keys:

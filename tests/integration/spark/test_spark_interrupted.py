@@ -8,14 +8,22 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
+from mzplan.connectors.frames.micro_batches import micro_batch
+from tests.integration.spark_lab import Lab
 from tests.machines import environment_of
 from tests.support import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 # A command on a real session, in place of verify's comparison: its query never ends. Like verify, it reads
 # rows that Python tasks made, takes any error of Spark for a finding, and prints its findings at the end.
@@ -140,3 +148,30 @@ def test_each_line_is_one_object_with_our_keys_and_the_folder_stays_empty(tmp_pa
     assert found["a line of the JVM itself, ***"]["logger"] == "mzplan.spark.jvm"
     assert "geheim-17" not in ran.stderr
     assert list(tmp_path.iterdir()) == []  # no spark-warehouse, metastore_db or derby.log
+
+
+def test_a_stop_interrupts_a_batch_with_a_long_error(lab: Lab) -> None:
+    """Spark's check of an error recurses for each character of it."""
+    spark, errors, began = lab.spark, list[BaseException](), threading.Event()
+    java: Any = spark._jvm
+
+    def sleep(_: DataFrame, __: int) -> None:
+        with micro_batch(errors.append):
+            began.set()
+            try:
+                java.java.lang.Thread.sleep(60_000)
+            except Py4JJavaError as problem:
+                raise ValueError("x" * 1_000_000) from problem
+
+    query = spark.readStream.format("rate").load().writeStream.foreachBatch(sleep).start()
+    assert began.wait(60)
+    query.stop()
+    assert query.exception() is None
+    for problem, is_interruption in ((errors[0], True), (ValueError("x"), False)):
+        with pytest.raises(RuntimeError) as raised, micro_batch(errors.append):
+            raise problem
+        error = java.py4j.Py4JException(str(raised.value))
+        streaming = java.org.apache.spark.sql.execution.streaming.runtime
+        assert is_interruption == streaming.StreamExecution.isInterruptionException(
+            error, spark.sparkContext._jsc.sc()
+        )

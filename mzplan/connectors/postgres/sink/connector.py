@@ -28,6 +28,7 @@ from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun
 from mzplan.connectors.api.targets import Content, Recorded
 from mzplan.connectors.frames.merges import writing_as
+from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.connectors.postgres.client import connect, open_conninfo
 from mzplan.connectors.postgres.definition import key_of
 from mzplan.connectors.postgres.identity import ServerProbe
@@ -206,11 +207,8 @@ class PostgresSink(SinkConnector):
         batches = Batches(run)
 
         def write_batch(batch: DataFrame, step: int) -> None:
-            try:
+            with micro_batch(lambda problem: run.fail(batches.explain(problem))):
                 batches.write(batch, step)
-            except BaseException as problem:
-                run.fail(batches.explain(problem))
-                raise
 
         if not key_of(run.query):
             # Drop the position before foreachBatch, so that Spark doesn't read it.
