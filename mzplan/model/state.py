@@ -196,6 +196,13 @@ class ResourceState:
         """See runs_beside."""
         return runs_beside(self.address, self.body)
 
+    def former_in_service(self, statuses: Mapping[str, Status]) -> int:
+        """Return the former generation in service, while this one runs beside it; 0 if there is none."""
+        seen = self.observed_in(statuses)
+        if seen is None or not (self.is_replaced_beside and seen.held):
+            return 0
+        return seen.generation if seen.generation < self.generation else 0
+
     @property
     def waits_for_cut_over(self) -> bool:
         """Whether the generation waits for `mzplan cut-over` before it comes into service."""

@@ -152,6 +152,27 @@ def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> I
             yield replace(warning, detail=f"{warning.detail} {_LAST_OBSERVED}")
 
 
+def unready_generations(changes: Iterable[Change], statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
+    """Yield MZ045, a warning, for each view that moves to another instance while it is replaced.
+
+    Generations run beside each other only on one instance.
+    """
+    for change in changes:
+        before, after = change.before, change.after
+        if before is None or after is None or before.instance == after.instance:
+            continue
+        is_replaced = change.action == "replace" and after.is_replaced_beside
+        former = before.generation if is_replaced else before.former_in_service(statuses)
+        if former:
+            yield Diagnostic.of(
+                "MZ045.moves-while-replaced",
+                address=after.address,
+                generation=after.generation,
+                former=former,
+                instance=after.instance,
+            )
+
+
 def _check_prevent_destroy(change: Change) -> Iterator[Diagnostic]:
     # A delete has only the committed record. For a replace, the configuration's value counts.
     resource = change.after or change.before

@@ -51,6 +51,7 @@ from mzplan.plan.guards import (
     check_replaceable,
     known_losses,
     same_place,
+    unready_generations,
 )
 from mzplan.plan.later_columns import with_column_effects, with_later_columns
 from mzplan.plan.moves import (
@@ -175,6 +176,7 @@ def build_plan(
             *check_changes(changes, renames),
             *check_overrides((planner.after or committed).values()),
             *losses,
+            *unready_generations(changes, statuses),
             *check_mixed_results(changes, planner.after or state.resources, statuses),
             *check_migrations(changes, statuses, state.instances),
             *check_delivery(changes, planner.after or state.resources),

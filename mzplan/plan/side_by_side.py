@@ -95,15 +95,10 @@ def _ensure_unchanged(
 
 def _generation_in_service(record: ResourceState, statuses: Mapping[str, Status]) -> int:
     """Return the generation in service of a view whose new generation runs beside it."""
+    if former := record.former_in_service(statuses):
+        return former
     seen = record.observed_in(statuses)
-    if (
-        seen is not None
-        and record.is_replaced_beside
-        and seen.held
-        and 0 < seen.generation < record.generation
-    ):
-        return seen.generation
-    if not record.address.writes_collection or not record.address.reads_collections:
+    if not record.address.is_view:
         why = "Only a view can have one."
     elif not record.is_replaced_beside:
         why = "It sets lifecycle: {replace: in-place}."

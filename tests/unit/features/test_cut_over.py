@@ -150,3 +150,25 @@ def test_a_replace_in_place_has_no_generation_beside_it(shop: Path) -> None:
     assert apply(shop) == 0
     refused = mzplan(shop, "cut-over", "view.totals", "--auto-approve")
     assert "It sets lifecycle: {replace: in-place}." in refused.err
+
+
+def test_a_view_that_moves_while_it_is_replaced(shop: Path) -> None:
+    settings = (shop / "mzplan.yaml").read_text()
+    (shop / "mzplan.yaml").write_text(settings.replace("type: dry}", "type: dry}, far: {type: dry}"))
+    warning = "view.totals: generation {} starts on instance far before it has read as much as generation 1"
+    move(shop, TAXES)
+    assert warning.format(2) in mzplan(shop, "plan").out
+    write(shop, TAXES)
+    assert apply(shop) == 8
+    move(shop, TAXES)
+    assert warning.format(2) in mzplan(shop, "plan").out
+    assert mzplan(shop, "cut-over", "view.totals", "--auto-approve", "--wait", "1s").code == 0
+    assert "before it has read" not in mzplan(shop, "plan").out
+
+
+def move(folder: Path, query: str) -> None:
+    """Write the files, with view.totals on the other instance."""
+    write(folder, query)
+    files = json.loads((folder / "shop.yaml").read_text())
+    files["views"]["totals"]["instance"] = "far"
+    (folder / "shop.yaml").write_text(json.dumps(files))
