@@ -1,32 +1,26 @@
-"""Guards: errors that forbid a plan, and notices to read before approving it."""
+"""Guards: errors that forbid a plan, and warnings about replaces and guarantees."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from mzplan.host.network import is_loopback
-from mzplan.model.address import Address, natural
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.losses import as_warning
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change
 from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
-from mzplan.model.words import first_names, scalar_text
-from mzplan.plan.query_change import changed_readings, has_same_query
 from mzplan.plan.targets import effect_on_target
-from mzplan.schema.columns import Column
 from mzplan.schema.kinds import EXACTLY_ONCE, resource_kind
-from mzplan.schema.source_columns import columns_of
 from mzplan.schema.target_writes import DIFFERENCE
 
 _LAST_OBSERVED = "This is the runner's last observation; plan --live checks it again."
-
-_MAX_NAMED = 5  # queries in one notice
 
 
 def check_project(configuration: Configuration, state: State) -> Iterator[Diagnostic]:
@@ -90,50 +84,17 @@ def check_replaceable(addresses: Iterable[Address]) -> None:
 def check_changes(
     changes: Iterable[Change], renames: Mapping[Address, Address] = MappingProxyType({})
 ) -> Iterator[Diagnostic]:
-    """Yield errors for changes that can't be applied, and notices about surprising effects.
+    """Yield errors for changes that can't be applied.
 
     `renames`: queries that may be other queries under a new name.
     """
-    changes = tuple(changes)
-    refilled = {c.address for c in changes if c.action == "replace" and not c.migrates_rows}
-    columns = {change.address: _new_columns(change) for change in changes}
     for change in changes:
-        yield from _check_snapshots(change, refilled)
         if change.action in ("delete", "replace"):
             yield from _check_prevent_destroy(change)
         if change.action == "replace":
             yield from _check_repeated_rows(change, renames)
-            yield from _waits_for_cut_over(change)
         if change.action != "create":
             yield from _check_forbidden(change)
-        if change.action in ("create", "replace") or change.effect == "restart":
-            yield from _announcements(change, columns)
-        if change.action in ("update", "restart", "move"):
-            yield from _notices(change)
-            yield from _upstream_notices(change)
-
-
-def _check_snapshots(change: Change, refilled: Container[Address]) -> Iterator[Diagnostic]:
-    """Yield MZ045, a warning, for a running view whose snapshots begin a new, empty generation."""
-    after = change.after
-    if change.before is None or after is None or after.paused:
-        return
-    tables = sorted({str(address) for address in after.snapshots.values() if address in refilled})
-    if tables:
-        named = " and ".join(tables)
-        yield Diagnostic.of("MZ045.reads-snapshots", address=change.address, named=named)
-
-
-def _waits_for_cut_over(change: Change) -> Iterator[Diagnostic]:
-    """Yield MZ045 for a view whose new generation comes into service by hand."""
-    before, after = change.before, change.after
-    if before is not None and after is not None and after.is_replaced_beside and after.waits_for_cut_over:
-        yield Diagnostic.of(
-            "MZ045.waits-for-cut-over",
-            address=after.address,
-            generation=after.generation,
-            former=before.generation,
-        )
 
 
 def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
@@ -229,118 +190,6 @@ def _check_forbidden(change: Change) -> Iterator[Diagnostic]:
     for leaf in change.fields:
         if leaf.effect == "forbidden":
             yield Diagnostic.of("MZ042.cannot-change", address=change.address, path=leaf.path)
-
-
-def _notices(change: Change) -> Iterator[Diagnostic]:
-    """Yield the schema's notice for each changed property (`x-notice`), once for each property."""
-    if change.after is None:
-        return
-    kind = resource_kind(change.address.kind, change.after.type)
-    shown: set[str] = set()
-    for leaf in change.fields:
-        name = leaf.property_name
-        schema = kind.schema["properties"].get(name, {})
-        text = schema.get("x-notice")
-        if schema.get("x-query") and has_same_query(change):
-            continue
-        if schema.get("x-rows") and change.query is not None and change.query.recomputes:
-            continue  # the plan says so beside the query
-        if text and name not in shown:
-            shown.add(name)
-            yield Diagnostic.of("MZ045.change", address=change.address, name=name, text=text)
-    for input_, (before, now) in changed_readings(change).items():
-        reads = f"the query reads {input_} {_times(now)} instead of {_times(before)}"
-        effect = (
-            "the added readings begin where the view is now"
-            if before < now
-            else "the view continues once its former readings are at the same position"
-        )
-        yield Diagnostic.of("MZ045.changed-reads", address=change.address, reads=reads, effect=effect)
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
-
-
-def _announcements(change: Change, columns: Mapping[Address, set[Column]]) -> Iterator[Diagnostic]:
-    """Yield notices about other effects of a query's start (`x-announces`).
-
-    A new query announces them, and a query that may need other tables or columns on its server than before.
-    `columns`: by changed collection, its new columns.
-    """
-    if change.after is None or not _may_need_more(change, change.after, columns):
-        return
-    kind = resource_kind(change.address.kind, change.after.type)
-    body = kind.with_defaults(change.after.body)
-    for name, schema in kind.schema["properties"].items():
-        texts = schema.get("x-announces")
-        if texts is None or name not in body:
-            continue
-        value = scalar_text(body[name])
-        if text := texts.get(value):
-            yield Diagnostic.of("MZ045.has-effect", address=change.address, text=text, name=name, value=value)
-
-
-def _may_need_more(change: Change, after: ResourceState, columns: Mapping[Address, set[Column]]) -> bool:
-    """Return whether a query may need another table than before, or more columns."""
-    if change.before is None:
-        return True
-    properties = resource_kind(change.address.kind, after.type).schema["properties"]
-    for leaf in change.fields:
-        schema = properties.get(leaf.property_name, {})
-        if leaf.effect == "replace" or leaf.property_name == "select" or "x-reference" in schema:
-            return True
-    takes_new = any("*" in item for item in after.body.get("select", "*"))
-    return takes_new and any(columns.get(read) for read in after.references.values())
-
-
-def _new_columns(change: Change) -> set[Column]:
-    """Return the columns that a collection gains, also those that get another type."""
-    if change.before is None or change.after is None or not change.address.writes_collection:
-        return set()
-    before, after = (columns_of(r.type, r.body) for r in (change.before, change.after))
-    return set(after) - set(before)
-
-
-def _upstream_notices(change: Change) -> Iterator[Diagnostic]:
-    """Yield how a query reacts if its connection now leads to another upstream (`x-upstream`)."""
-    repointed = any(leaf.path == "connection" for leaf in change.fields)
-    may_move = repointed or any(cause.is_connection for cause in change.triggered_by)
-    if change.after is None or change.effect != "restart" or not may_move:
-        return
-    kind = resource_kind(change.address.kind, change.after.type)
-    role = "target" if change.address.writes_target else "upstream"
-    for name, schema in kind.schema["properties"].items():
-        texts = schema.get("x-upstream")
-        text = texts.get(change.after.body.get(name)) if texts else None
-        if text:
-            yield Diagnostic.of(
-                "MZ045.if-connection",
-                address=change.address,
-                role=role,
-                text=text,
-                name=name,
-                value=change.after.body[name],
-            )
-
-
-def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
-    """Yield MZ045, a notice, about the queries that are paused or resumed by hand."""
-    overridden = [resource for resource in resources if resource.override is not None]
-    for override, undo in (("paused", "resume"), ("resumed", "pause")):
-        names = sorted((str(r.address) for r in overridden if r.override == override), key=natural)
-        if not names:
-            continue
-        subject = f"{names[0]} was" if len(names) == 1 else f"{len(names)} queries were"
-        yield Diagnostic.of(
-            "MZ045.hand",
-            address=Address.parse(names[0]) if len(names) == 1 else None,
-            subject=subject,
-            override=override,
-            names=f"{first_names(names, _MAX_NAMED)}. " if len(names) > 1 else "",
-            undo=undo,
-            names_to_resume=" ".join(names[:_MAX_NAMED]),
-        )
 
 
 def check_delivery(

@@ -23,7 +23,6 @@ from mzplan.plan.broken_columns import check_broken_columns
 from mzplan.plan.canaries import queries_to_resume
 from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources, settings_changes
-from mzplan.plan.current_views import check_current_views
 from mzplan.plan.dependencies import (
     Dependencies,
     DependencyEffects,
@@ -46,7 +45,6 @@ from mzplan.plan.guards import (
     check_changes,
     check_clear_text,
     check_delivery,
-    check_overrides,
     check_project,
     check_replaceable,
     known_losses,
@@ -62,6 +60,7 @@ from mzplan.plan.moves import (
     rename_records,
     undeclared_moves,
 )
+from mzplan.plan.notices import check_current_views, check_overrides, notices_of
 from mzplan.plan.query_change import (
     query_change,
     with_input_effects,
@@ -174,6 +173,7 @@ def build_plan(
             *problems,
             *check_undeclared({new: old for new, old in renames.items() if {new, old} <= changed}),
             *check_changes(changes, renames),
+            *notices_of(changes),
             *check_overrides((planner.after or committed).values()),
             *losses,
             *unready_generations(changes, statuses),
