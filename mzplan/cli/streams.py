@@ -13,10 +13,11 @@ import select
 import shutil
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from mzplan.host.guarded_folder import write_whole
+from mzplan.host.guarded_folder import open_whole, write_whole
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.render.text import safe_json
 from mzplan.secrets.resolved import scrub
@@ -146,6 +147,26 @@ def write_bytes(path: str, data: bytes) -> None:
         write_whole(path, data)
     except OSError as problem:
         raise unwritable(path, problem) from None
+
+
+@contextlib.contextmanager
+def opened_text(path: str) -> Iterator[Callable[[str], None]]:
+    """Open a result file before the work, and yield a function that takes its text.
+
+    If the work fails, the old file stays. Raises MzplanError MZ035.
+    """
+    written: list[str] = []
+    with contextlib.ExitStack() as file:
+        try:
+            stream = file.enter_context(open_whole(path))
+        except OSError as problem:
+            raise unwritable(path, problem) from None
+        yield written.append
+        try:
+            stream.write("".join(written).encode(errors="backslashreplace"))
+            file.close()
+        except OSError as problem:
+            raise unwritable(path, problem) from None
 
 
 def unwritable(path: str | Path, problem: OSError) -> MzplanError:

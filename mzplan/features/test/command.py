@@ -5,13 +5,14 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
 
 from mzplan.cli.arguments import QUERY, STEPS, TEST
 from mzplan.cli.context import Invocation, command
-from mzplan.cli.streams import write_text
+from mzplan.cli.streams import opened_text
 from mzplan.features.test.case_files import read_cases
 from mzplan.features.test.recording import record
 from mzplan.features.test.report import (
@@ -75,10 +76,10 @@ def command_test(
     work = invocation.work(whole=True)
     configuration = validate(work.project, work.reporter)
     cases = _chosen(read_cases(work.directory, configuration.resources), names)
-    results = _run(invocation, cases, work.directory)
-    results = check_states(work, results)
-    if xml is not None:
-        write_text(xml, junit_xml(results))
+    with opened_text(xml) if xml is not None else nullcontext(None) as write_xml:
+        results = check_states(work, _run(invocation, cases, work.directory))
+        if write_xml is not None:
+            write_xml(junit_xml(results))
     if invocation.json:
         invocation.document(results_to_json(results))
     else:

@@ -224,14 +224,21 @@ def test_no_tests_are_a_success(shop: Path) -> None:
     assert mzplan(shop, "test").out == "The folder tests/ has no tests.\n"
 
 
+def test_a_file_that_cannot_be_written_is_reported_before_any_test_runs(shop: Path) -> None:
+    write_tests(shop, "counts once: {view: spending, expect: {rows: []}}")
+    ran = mzplan(shop, "test", "--junit-xml", str(shop / "missing" / "tests.xml"))
+    assert (ran.code, "MZ035" in ran.err, "Spark" in ran.err) == (1, True, False)
+
+
 def test_the_verdict_on_a_change_is_tested_without_spark(shop: Path) -> None:
     assert mzplan(shop, "apply", "--auto-approve").code == 0
     write_tests(shop, "keeps its state: {view: spending, expect: {state: kept}}")
     assert mzplan(shop, "test").code == 0
     pipeline = shop / "pipeline.yaml"
     pipeline.write_text(PIPELINE.replace("FROM orders GROUP", "FROM orders WHERE id > 1 GROUP"))
-    ran = mzplan(shop, "test")
+    ran = mzplan(shop, "test", "--junit-xml", str(shop / "tests.xml"))
     assert ran.code == 1 and "state: expected kept, found mixed: " in ran.out
+    assert 'failures="1"' in (shop / "tests.xml").read_text()
     write_tests(shop, "keeps its state: {view: spending, expect: {state: mixed}}")
     assert mzplan(shop, "test", "--json").json()["summary"] == {"passed": 1, "failed": 0}
 
