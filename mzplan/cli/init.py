@@ -21,7 +21,7 @@ from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count
 from mzplan.operations.connections import no_connection_reached
-from mzplan.operations.local_checks import validate, validate_each
+from mzplan.operations.local_checks import check_files, validate_each
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.status_json import reach_to_json
 from mzplan.store.backends.local import IGNORED
@@ -167,7 +167,7 @@ def command_validate(
 
         configuration, reached, diagnostics = validate_live(work, invocation.guard(policy, send_secrets))
     else:
-        configuration, reached, diagnostics = validate(work.project, work.reporter), (), ()
+        configuration, reached, diagnostics = check_files(work.project, work.reporter), (), ()
     # A connection that wasn't reached isn't valid, because nothing checked it.
     if nothing := all(connection.reason for connection in reached) and any(
         connection.unreached for connection in reached

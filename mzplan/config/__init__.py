@@ -15,6 +15,7 @@ This package must not import mzplan.plan, use the store, or open network connect
 becomes a Diagnostic, and one MzplanError carries all of them. No message shows a secret.
 """
 
+from mzplan.config.checks.environment_copies import OtherEnvironment, ReadEnvironment
 from mzplan.config.loader import (
     FilesRead,
     environment_names,
@@ -23,4 +24,12 @@ from mzplan.config.loader import (
     read_files,
 )
 
-__all__ = ["FilesRead", "environment_names", "load_configuration", "load_project", "read_files"]
+__all__ = [
+    "FilesRead",
+    "OtherEnvironment",
+    "ReadEnvironment",
+    "environment_names",
+    "load_configuration",
+    "load_project",
+    "read_files",
+]

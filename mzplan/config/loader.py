@@ -147,7 +147,7 @@ def read_files(
     - `saved_values`: the values of variables in a saved plan. They override all others.
     - `edited`: by real path, contents that replace the contents on the disk.
     - `records`: the records of the state. If a record has the analysis of a query, its SQL isn't parsed.
-    - `read_environment`: reads the state of another environment, for sources that copy its collections.
+    - `read_environment`: reads another environment, for sources that copy its collections.
 
     Raises MzplanError MZ036 (exit 5) if given variables differ from `saved_values`.
     """

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from mzplan.config import OtherEnvironment
 from mzplan.host.checkout import may_be_foreign, why_foreign_file
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.address import Address, natural
@@ -168,10 +169,34 @@ def validate(
     return configuration
 
 
+def check_files(project: Project, reporter: Reporter) -> Configuration:
+    """Run the static checks like `validate`, but without the state of any environment.
+
+    What a source copies from another environment then follows from the files.
+    """
+
+    def declared(name: str, by: Project, through: tuple[str, ...]) -> OtherEnvironment:
+        from mzplan.plan.commit import declared_state  # imports the planner
+
+        if name in through:  # the environments copy from each other
+            return OtherEnvironment(state=State(project=""), is_declared=True, mistaken=None)
+        other = by.in_environment(name)
+        files = other.files(read_environment=partial(declared, by=other, through=(*through, name)))
+        state = declared_state(other.settings, files.resources)
+        mistaken = files.mistaken if files.is_whole else None
+        return OtherEnvironment(state=state, is_declared=True, mistaken=mistaken)
+
+    with reporter.working("reading the files"):
+        read = partial(declared, by=project, through=(project.settings.environment,))
+        configuration = project.configuration(read_environment=read)
+    reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")
+    return configuration
+
+
 def validate_each(
     open_one: Callable[[str], Project], environments: Sequence[str], reporter: Reporter
 ) -> dict[str, Configuration]:
-    """Run the static checks of each environment; `open_one` opens the environment's project.
+    """Run the static checks of each environment, without any state; `open_one` opens its project.
 
     Raises MzplanError with every problem once. A problem of only some environments names them.
     """
@@ -179,7 +204,7 @@ def validate_each(
     problems: dict[Diagnostic, list[str]] = {}
     for name in environments:
         try:
-            configurations[name] = validate(open_one(name), reporter)
+            configurations[name] = check_files(open_one(name), reporter)
         except MzplanError as problem:
             for diagnostic in problem.diagnostics:
                 problems.setdefault(diagnostic, []).append(name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from mzplan.config import load_configuration, load_project, read_files
+from mzplan.config import OtherEnvironment, load_configuration, load_project, read_files
 from mzplan.host.checkout import journal_path
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
@@ -22,7 +22,7 @@ from mzplan.store.backends.backend import CommittedError
 from mzplan.store.store import Store, misplaced_state, open_store
 
 if TYPE_CHECKING:
-    from mzplan.config import FilesRead
+    from mzplan.config import FilesRead, ReadEnvironment
     from mzplan.secrets.policy import SecretValues
 
 
@@ -143,12 +143,13 @@ class Project:
     def store(self) -> Store:
         return open_store(self.settings)
 
-    def configuration(self, records: Mapping[Address, ResourceState] = MappingProxyType({})) -> Configuration:
-        """Return the configuration of the files. Raises MzplanError with every mistake.
-
-        `records`: see `read_files`.
-        """
-        files = self.files(records=records)
+    def configuration(
+        self,
+        records: Mapping[Address, ResourceState] = MappingProxyType({}),
+        read_environment: ReadEnvironment | None = None,
+    ) -> Configuration:
+        """Return the configuration of the files. Raises MzplanError with every mistake. See `files`."""
+        files = self.files(records=records, read_environment=read_environment)
         if files.configuration is None:
             raise MzplanError(files.mistakes)
         return files.configuration
@@ -157,11 +158,13 @@ class Project:
         self,
         edited: Mapping[str, bytes] = MappingProxyType({}),
         records: Mapping[Address, ResourceState] = MappingProxyType({}),
+        read_environment: ReadEnvironment | None = None,
     ) -> FilesRead:
         """Return the content of the files, as far as they can be read.
 
         - `edited`: contents that replace files on the disk, by real path.
         - `records`: see `read_files`.
+        - `read_environment`: see `read_files`; by default, it reads the environment's state.
         """
         directory = self.settings.directory
         if not edited and os.path.lexists(journal_path(directory)):
@@ -176,8 +179,11 @@ class Project:
             edited=edited,
             environment=self.settings.environment,
             records=records,
-            read_environment=lambda name: self.in_environment(name).store.read_state(),
+            read_environment=read_environment or self._committed,
         )
+
+    def _committed(self, environment: str) -> OtherEnvironment:
+        return OtherEnvironment(state=self.in_environment(environment).store.read_state())
 
     def in_environment(self, name: str) -> Project:
         """Return the same project in another of its environments. Raises MzplanError."""

@@ -16,7 +16,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.history import CommitRecord
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.query_changes import column_text
-from mzplan.model.resources import Resource
+from mzplan.model.resources import ProjectSettings, Resource
 from mzplan.model.state import ResourceState, State, needed_by
 from mzplan.model.words import changed_parts, one_line, safe
 from mzplan.plan.canaries import canaries_after
@@ -166,6 +166,21 @@ def apply_changes(
         commit=record,
         environment=plan.environment,
         settings=plan.settings or state.settings,
+    )
+
+
+def declared_records(resources: Mapping[Address, Resource]) -> dict[Address, ResourceState]:
+    """Return the records that resources would have after their first commit, with made-up ids."""
+    return {
+        address: dataclasses.replace(wanted_state(resource, None), id=f"declared-{number}")
+        for number, (address, resource) in enumerate(resources.items())
+    }
+
+
+def declared_state(settings: ProjectSettings, resources: Mapping[Address, Resource]) -> State:
+    """Return the state that a project would have after its first commit, with made-up ids."""
+    return State(
+        project=settings.project, warehouse=settings.warehouse, resources=declared_records(resources)
     )
 
 

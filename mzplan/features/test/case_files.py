@@ -20,7 +20,7 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Resource, inlined_view
 from mzplan.model.times import instant
 from mzplan.model.words import did_you_mean
-from mzplan.plan.commit import wanted_state
+from mzplan.plan.commit import declared_records
 from mzplan.schema.columns import Column
 from mzplan.schema.description import Description, describe
 from mzplan.schema.expectations import expectations_of
@@ -60,10 +60,7 @@ def read_cases(directory: str, resources: Mapping[Address, Resource]) -> tuple[C
 
 def descriptions(resources: Mapping[Address, Resource]) -> Mapping[Address, Description]:
     """Return the description of each query of a configuration, with made-up ids."""
-    records = {
-        address: replace(wanted_state(resource, None), id=f"{address.kind}-{address.name}")
-        for address, resource in resources.items()
-    }
+    records = declared_records(resources)
     return {address: describe(records[address], records) for address in records if not address.is_connection}
 
 

@@ -27,7 +27,7 @@ from mzplan.features.test.state_checks import check_states
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count, did_you_mean
-from mzplan.operations.local_checks import validate
+from mzplan.operations.local_checks import check_files
 from mzplan.render.text import Paint
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def command_test(
         raise click.UsageError("--steps and --mask require --record.")
     began = time.monotonic()
     work = invocation.work(whole=True)
-    configuration = validate(work.project, work.reporter)
+    configuration = check_files(work.project, work.reporter)
     cases = _chosen(read_cases(work.directory, configuration.resources), names)
     with opened_text(xml) if xml is not None else nullcontext(None) as write_xml:
         results = check_states(work, _run(invocation, cases, work.directory))
@@ -97,7 +97,7 @@ def _record(
     if names or steps is None:
         raise click.UsageError("--record requires --steps A..B, and no NAME.")
     work = invocation.work(whole=True)
-    configuration = validate(work.project, work.reporter)
+    configuration = check_files(work.project, work.reporter)
     with invocation.progress.working(f"recording steps of {view}"):
         file = record(
             work,
