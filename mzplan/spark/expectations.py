@@ -106,10 +106,17 @@ class StepExpectations:
             if not cached:
                 batch.unpersist()
 
+    def nothing_written(self, step: int) -> None:
+        """Remove the count of an earlier attempt at a step that now writes no rows. Raises OSError."""
+        if self.any and self._may_repeat:
+            self._report(self._violations.record(step, {}))
+            self._may_repeat = False
+
     def _count(self, checks: RowChecks, batch: DataFrame, step: int) -> None:
         found = checks.violations_in(batch) | self._duplicates(checks, batch)
         checks.require_met(found, batch, step)
         if any(found.values()) or self._may_repeat:  # it may replace the record of an earlier attempt
+            self._may_repeat = True
             self._report(self._violations.record(step, found))
 
     def _duplicates(self, checks: RowChecks, batch: DataFrame) -> dict[str, int]:

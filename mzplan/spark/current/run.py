@@ -204,6 +204,7 @@ class CurrentRun:
         self._steps.record(step, done)
         self.refreshed(done.summary())
         if not count:
+            self.expectations.nothing_written(step)
             self.checkpoint.log.mark_unwritten(step)
 
     def _why_full(self, planned: CurrentStep, former: CurrentStep | None) -> str:

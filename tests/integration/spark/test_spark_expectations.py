@@ -12,6 +12,7 @@ from mzplan.model.address import Address
 from mzplan.model.violations import ViolationCount
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
+from mzplan.spark.current import run as current_run
 from mzplan.spark.verification.recomputed_view import RecomputedView
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.replay import collection_batches
@@ -175,6 +176,32 @@ def test_a_current_view_counts_the_rows_that_it_changes(lab: Lab) -> None:
     shop.sql("DELETE FROM {orders} WHERE id = 2")
     shop.agrees(view)
     counts(lab, view, positive=3)
+
+
+def test_a_step_that_writes_nothing_after_all_has_no_violations(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The merge fails after the count. Before the next attempt, the violating row goes away."""
+    shop = CurrentLab(lab)
+    shop.table("orders", "id BIGINT, amount INT", "id", "1, 5")
+    expect = {"positive": {"check": "amount > 0"}}
+    view = shop.view("SELECT id, amount FROM orders", "id BIGINT, amount INT", "id", "orders", expect=expect)
+    lab.start(view)
+    shop.agrees(view)
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(current_run, "merge", broken)
+        shop.insert("orders", "2, -1")
+        assert "no space left" in str(lab.ended(view).error)
+    found = Violations(str(lab.checkpoint(view)))
+    assert found.total()["positive"].rows == 1
+    shop.sql("DELETE FROM {orders} WHERE id = 2")
+    lab.start(lab.retried(view))
+    shop.agrees(view)
+    eventually("the count is removed", lambda: not found.steps())
 
 
 def test_rows_that_other_keys_repeat_are_counted_once(lab: Lab, shop: Shop) -> None:
