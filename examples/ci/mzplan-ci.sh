@@ -13,12 +13,15 @@
 # MZPLAN_APPLY_OPTIONS: more options for apply, such as --allow-replace. MZPLAN_DIGEST: the approved digest (default:
 # DIR/approved.txt, from approved.sh or note.py). MZPLAN_STATE_CONFIG: the file with `state:` (default: the project's
 # mzplan.yaml). MZPLAN_ENV: the environment, if the project has environments. MZPLAN_HTML_URL: the address of
-# DIR/plan.html, for the link in the comment.
+# DIR/plan.html, for the link in the comment. MZPLAN_PREVIEW: if true, the comment also shows the rows that change; this
+# needs Java, mzplan[runner] and a login that reads the warehouse.
 set -euo pipefail
 
 project=${MZPLAN_PROJECT:-.}
 read -r -a mzplan <<<"${MZPLAN:-mzplan}"
 read -r -a apply_options <<<"${MZPLAN_APPLY_OPTIONS:-}"
+preview=()
+if [ "${MZPLAN_PREVIEW:-}" = true ]; then preview=(--preview); fi
 
 run() { "${mzplan[@]}" -C "$project" --no-color "$@"; }
 
@@ -52,7 +55,7 @@ case "${1:-}" in
     out=$(folder "${2:?DIR}")
     code=0
     run plan --out "$out/plan.mzplan" --markdown "$out/comment.md" --html "$out/plan.html" \
-      ${MZPLAN_HTML_URL:+--html-url "$MZPLAN_HTML_URL"} --detailed-exitcode >"$out/summary.txt" || code=$?
+      ${MZPLAN_HTML_URL:+--html-url "$MZPLAN_HTML_URL"} ${preview[@]+"${preview[@]}"} --detailed-exitcode >"$out/summary.txt" || code=$?
     cat "$out/summary.txt"
     rm -f "$out/no-changes"
     case $code in
@@ -79,7 +82,7 @@ case "${1:-}" in
     fi
     if [ "$code" -eq 5 ]; then
       echo "Nothing was applied: the plan differs from the approved one. Review the new plan." >&2
-      run plan --markdown "$out/anew.md" >"$out/summary.txt" || true
+      run plan --markdown "$out/anew.md" ${preview[@]+"${preview[@]}"} >"$out/summary.txt" || true
     fi
     exit "$code"
     ;;
@@ -88,7 +91,7 @@ case "${1:-}" in
     run drift --markdown "$out/drift.md" --detailed-exitcode
     ;;
   *)
-    sed -n '2,16p' "$0" >&2
+    sed -n '2,18p' "$0" >&2
     exit 64
     ;;
 esac

@@ -288,6 +288,10 @@ def test_the_workflows_run_pinned_actions() -> None:
     assert commands - {None} == {"test", "plan", "apply", "drift"}
 
 
+# The collection has no rows, so Spark doesn't start.
+EMPTY_PREVIEW = "**Preview** of `sink.few`\n\n```diff\nThe collection of source.orders is still empty."
+
+
 def shims(folder: Path) -> dict[str, str]:
     """Return the variables for a PATH with mzplan, a `python` whose pip only logs its arguments in
     folder/pip.log, and a `gh` that stores comments in a file."""
@@ -329,6 +333,7 @@ class Action:
             "project": ".",
             "state-config": "",
             "apply-options": "",
+            "preview": "false",
             "digest": "",
             "extra": "postgres",
             **given,
@@ -391,6 +396,12 @@ def test_the_github_action_reviews_applies_and_finds_drift(remote: Path) -> None
     kept = upload["with"]["path"].replace("${{ runner.temp }}", str(review.temp))
     assert Path(kept).read_text().startswith("<!doctype html>")
 
+    push_edit(remote, "selected", "rows: 3", "rows: 3, where: id > 5")
+    previewing = Action(checkout(remote, "preview-job", "selected"), "pull_request_target", preview="true")
+    assert previewing.run("plan") == 0
+    (comment,) = json.loads(previewing.comments.read_text())
+    assert EMPTY_PREVIEW in comment["body"]
+
     push_edit(remote, "broken", "connection: k", "connection: nobody")
     broken = Action(checkout(remote, "broken-job", "broken"), "pull_request_target")
     assert broken.run("plan") == 1  # the comment step also runs, and doesn't fail
@@ -452,10 +463,13 @@ def gitlab_job(name: str, folder: Path, **variables: str) -> subprocess.Complete
     values = {input_: given["default"] for input_, given in declared.items() if "default" in given}
     values["repository"] = str(tools)
     assert values.keys() == declared.keys() == set(re.findall(r"\$\[\[ inputs\.([\w-]+) \]\]", text))
-    jobs = yaml.safe_load(re.sub(r"\$\[\[ inputs\.([\w-]+) \]\]", lambda m: values[m[1]], text))
-    job = {**jobs[jobs[name]["extends"]], **jobs[name]}
-    lines = [*job["before_script"], *job["script"]]
-    return script(folder, "\n".join(lines), {**job["variables"], **variables})
+    texts = {
+        input_: value if isinstance(value, str) else json.dumps(value) for input_, value in values.items()
+    }
+    jobs = yaml.safe_load(re.sub(r"\$\[\[ inputs\.([\w-]+) \]\]", lambda m: texts[m[1]], text))
+    base = jobs[jobs[name]["extends"]]
+    given = {**base["variables"], **jobs[name].get("variables", {}), **variables}
+    return script(folder, "\n".join([*base["before_script"], *jobs[name]["script"]]), given)
 
 
 @pytest.mark.programs
@@ -483,6 +497,12 @@ def test_the_gitlab_jobs_review_apply_and_find_drift(
     picture = "https://git.example/o/r/-/jobs/5/artifacts/file/mzplan-out/plan.html"
     assert f"(<{picture}>)" in notes[2]["body"] and (folder / "mzplan-out" / "plan.html").exists()
     assert notes[1]["body"] == FORGED and "**No changes.**" in notes[3]["body"]
+    (folder / "pipeline.yaml").write_text(
+        (folder / "pipeline.yaml").read_text().replace("rows: 3", "rows: 3, where: id > 5")
+    )
+    assert "runner" not in (tmp_path / "pip.log").read_text()
+    assert gitlab_job("mzplan-plan", folder, **common, **request, MZPLAN_PREVIEW="true").returncode == 0
+    assert EMPTY_PREVIEW in notes[3]["body"] and "[runner,postgres]" in (tmp_path / "pip.log").read_text()
     stop_reporting(remote)
     assert gitlab_job("mzplan-drift", folder, **common).returncode == 3
     assert (folder / "mzplan-out" / "drift.md").exists()
