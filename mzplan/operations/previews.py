@@ -49,7 +49,7 @@ class Definitions:
     """What a preview runs.
 
     - `after`, `before`: the edited and the committed definition of a query; `before` is None for a new query.
-    - `extents`: which rows to read of each input, by its name.
+    - `extents`: which rows to read of each collection, by its id.
     """
 
     after: Description
@@ -115,59 +115,58 @@ def find_definitions(
     """
     after = describe(wanted.resources[address], wanted.resources)
     before = describe(record, state.resources) if record is not None else None
-    extents = _extents(work, state, (after, *([before] if before is not None else [])), extent)
-    return Definitions(after=after, before=before, extents=extents)
+    return Definitions(
+        after=after, before=before, extents=_extents(work, state, after, before or after, extent)
+    )
 
 
 def _extents(
-    work: Workbench, state: State, descriptions: tuple[Description, ...], extent: Extent
+    work: Workbench, state: State, after: Description, before: Description, extent: Extent
 ) -> Mapping[str, InputExtent]:
-    """Return which rows to read of each input of these definitions, by the input's name."""
-    addresses = {
-        name: read.address for description in descriptions for name, read in description.inputs.items()
-    }
-    if not descriptions[0].address.reads_collections:
-        addresses = {descriptions[0].address.name: descriptions[-1].address}
-    missing = [address for address in addresses.values() if address not in state.resources]
+    """Return which rows these definitions read of each collection, by its id."""
+    inputs = [*after.inputs.values(), *before.inputs.values()]
+    read = {input_.id: input_.address for input_ in inputs} or {after.id: after.address}
+    committed = {record.id: record for record in state.resources.values()}  # perhaps under a former name
+    missing = [address for id_, address in read.items() if id_ not in committed]
     if missing:
-        raise error("MZ353.not-committed", address=descriptions[0].address, missing=sorted(map(str, missing)))
-    require_here(work.project, state, [state.resources[address] for address in addresses.values()])
+        raise error("MZ353.not-committed", address=after.address, missing=sorted(map(str, missing)))
+    records = [committed[id_] for id_ in read]
+    require_here(work.project, state, records)
     warehouse = absolute(work.directory, state.warehouse or work.project.settings.warehouse)
+    streams = {input_.id for each in (after, before) for input_ in each.reads.values()}
     return {
-        name: _extent_of(state, warehouse, name, address, descriptions[0], extent)
-        for name, address in addresses.items()
+        record.id: _extent_of(warehouse, record, extent if record.id in streams else Extent())
+        for record in records
     }
 
 
-def _extent_of(
-    state: State, warehouse: str, name: str, address: Address, description: Description, extent: Extent
-) -> InputExtent:
-    place = state.resources[address].place
-    collection = collection_path(warehouse, *place)
-    history = StepHistory(warehouse, place)
+def _extent_of(warehouse: str, record: ResourceState, extent: Extent) -> InputExtent:
+    collection = collection_path(warehouse, *record.place)
+    history = StepHistory(warehouse, record.place)
     try:
         steps = history.read(1)
         if steps.upper == 0:
-            raise error("MZ353.empty", address=address)
-        if extent.is_all or name in description.snapshots:
+            raise error("MZ353.empty", address=record.address)
+        newest = history.collection.versions()[-1]
+        if extent.is_all:
             # A version, because the runner may write while both definitions of a comparison are computed.
-            return InputExtent(collection=collection, version=history.collection.versions()[-1])
+            return InputExtent(collection=collection, version=newest, snapshot=newest)
         first, last = extent.steps if extent.steps is not None else (0, None)
         if extent.since is not None:
             first = max(first, history.first_young(extent.since))
-        records = [record for record in history.committed(first, last) if record.version is not None]
-        read = description.inputs.get(name)
-        is_keyed = read is not None and bool(keys_of(read.type, read.body))
+        found = [step for step in history.committed(first, last) if step.version is not None]
         # A part of the changes of a keyed collection has no meaning: its rows as of the last step have.
-        files = None if is_keyed else [f for r in records for f in commit_of(history.collection, r).files]
+        is_keyed = bool(keys_of(record.type, record.body))
+        files = None if is_keyed else [f for step in found for f in commit_of(history.collection, step).files]
     except GoneError as gone:
-        raise error("MZ091.collection-no", address=address, gone=gone) from None
+        raise error("MZ091.collection-no", address=record.address, gone=gone) from None
     except OSError as problem:
-        raise unreadable(f"The steps of {address} can't be read", problem, address) from None
-    if not records:
-        raise error("MZ353.no-steps", address=address, since=steps.since, last=steps.upper - 1)
+        raise unreadable(f"The steps of {record.address} can't be read", problem, record.address) from None
+    if not found:
+        raise error("MZ353.no-steps", address=record.address, since=steps.since, last=steps.upper - 1)
     return InputExtent(
         collection=collection,
-        version=records[-1].version,
+        version=found[-1].version,
+        snapshot=newest,
         files=tuple(files) if files is not None else None,
     )

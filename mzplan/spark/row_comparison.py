@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 _BEFORE, _AFTER, _SAME = "_mzplan_before", "_mzplan_after", "_mzplan_same"
+_WHOLE = "_mzplan_whole"
+_MORE = "_mzplan_more"  # how many more of these rows are before than after
 # Without it, the text of a timestamp has milliseconds.
 _EXACT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 
@@ -87,9 +90,26 @@ def _compared_as_a_whole(
 ) -> RowsOfBoth:
     names = [quoted(name) for name in compared]
     left, right = old.select(*names), new.select(*names)
-    gone, added = left.exceptAll(right).persist(), right.exceptAll(left).persist()
-    only_before, only_after = gone.count(), added.count()
-    nothing = added.limit(0).toArrow()
+    before, after = f.struct(*left.columns), f.struct(*right.columns)
+    no_before, no_after = _null_like(left, before), _null_like(right, after)
+    sides = left.select(
+        _whole(left, right).alias(_WHOLE),
+        before.alias(_BEFORE),
+        no_after.alias(_AFTER),
+        f.lit(1).alias(_MORE),
+    ).unionAll(right.select(_whole(right, left), no_before, after, f.lit(-1)))
+    rows = (f.first(side, ignorenulls=True).alias(side) for side in (_BEFORE, _AFTER))
+    groups = sides.groupBy(_WHOLE).agg(*rows, f.sum(_MORE).alias(_MORE)).where(f"{_MORE} <> 0").persist()
+    numbers = (f"coalesce(sum(greatest({more}, 0L)), 0L)" for more in (_MORE, f"-{_MORE}"))
+    only_before, only_after = groups.selectExpr(*numbers).collect()[0]
+
+    def some(side: str, more: str) -> pa.Table:
+        rows = groups.where(f"{more} > 0").limit(limit)
+        repeated = rows.selectExpr(f"inline(array_repeat({side}, CAST(least({more}, {limit}) AS INT)))")
+        return repeated.limit(limit).toArrow()
+
+    after_rows = some(_AFTER, f"-{_MORE}")
+    nothing = after_rows.slice(0, 0)
     return RowsOfBoth(
         compared=tuple(compared),
         keys=(),
@@ -97,23 +117,42 @@ def _compared_as_a_whole(
         only_before=only_before,
         only_after=only_after,
         changed=0,
-        before_rows=gone.limit(limit).toArrow(),
-        after_rows=added.limit(limit).toArrow(),
+        before_rows=some(_BEFORE, _MORE),
+        after_rows=after_rows,
         changed_before=nothing,
         changed_after=nothing,
     )
 
 
+def _whole(rows: DataFrame, others: DataFrame) -> Expression:
+    """Return a value of a row that equals the value of an equal row on the other side."""
+    fields = enumerate(zip(rows.schema.fields, others.schema.fields, strict=True))
+    return f.struct(
+        *(
+            _comparable(f.col(quoted(field.name)), field.dataType, other.dataType).alias(f"c{number}")
+            for number, (field, other) in fields
+        )
+    )
+
+
+def _null_like(rows: DataFrame, value: Expression) -> Expression:
+    return f.lit(None).cast(rows.select(value.alias("value")).schema["value"].dataType)
+
+
 def _is_same(left: DataFrame, right: DataFrame, compared: Sequence[str]) -> Expression:
-    """Return whether all values are equal. If a column has another type, its values' JSON is compared."""
+    """Return whether all values are equal."""
     old: Any = left.schema[_BEFORE].dataType
     new: Any = right.schema[_AFTER].dataType
     equal = []
     for name, before, after in zip(compared, old.fields, new.fields, strict=True):
-        values = f.col(f"{_BEFORE}.{quoted(name)}"), f.col(f"{_AFTER}.{quoted(name)}")
-        if before.dataType == after.dataType:
-            one, other = (without_maps(value, before.dataType, is_sorted=True) for value in values)
-        else:
-            one, other = (f.to_json(f.struct(value.alias("value")), _EXACT) for value in values)
+        one = _comparable(f.col(f"{_BEFORE}.{quoted(name)}"), before.dataType, after.dataType)
+        other = _comparable(f.col(f"{_AFTER}.{quoted(name)}"), after.dataType, before.dataType)
         equal.append(one.eqNullSafe(other))
     return reduce(lambda one, other: one & other, equal)
+
+
+def _comparable(value: Expression, type_: DataType, other: DataType) -> Expression:
+    """Return what to compare of a value. If the other side's column has another type, this is its JSON."""
+    if type_ == other:
+        return without_maps(value, type_, is_sorted=True)
+    return f.to_json(f.struct(value.alias("value")), _EXACT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames.types import ddl, quoted, read_parquet
-from mzplan.model.diagnostics import error
 from mzplan.model.previews import PreviewedRows
 from mzplan.model.row_comparison import RowsOfBoth
 from mzplan.schema.columns import CHANGE, POSITION
@@ -35,16 +34,18 @@ class InputExtent:
 
     - `collection`: the path or URI of its table.
     - `version`: the version that is read; None for the newest.
+    - `snapshot`: the version that a view reads as a table (`snapshots`).
     - `files`: the only files that are read; None for all files of the version.
     """
 
     collection: str
     version: int | None = None
+    snapshot: int | None = None
     files: tuple[str, ...] | None = None
 
 
 class Preview:
-    """Previews of one query. `extents`: what is read, by the input's name."""
+    """Previews of one query. `extents`: what is read of each collection, by its id."""
 
     def __init__(self, bench: TrialBench, extents: Mapping[str, InputExtent], folder: str):
         self._bench, self._extents, self._folder = bench, extents, Path(folder)
@@ -74,11 +75,8 @@ class Preview:
             keys = _keys(new_query)
             has_key = bool(keys) and _keys(old_query) == keys
             has_key = has_key and {key.lower() for key in keys} <= {name.lower() for name in compared}
-            if not has_key:
-                keys = ()
-                _require_comparable(after, (old_rows, new_rows), compared)
             old, new = self._stored(old_rows, "before"), self._stored(new_rows, "after")
-            return compare_rows(old, new, compared, keys, limit)
+            return compare_rows(old, new, compared, keys if has_key else (), limit)
 
     def violations(self, description: Description) -> tuple[Mapping[str, int], int]:
         """Return how many rows violate each expectation, by name, and the number of rows. Raises MzplanError.
@@ -106,7 +104,7 @@ class Preview:
         session = own_session(self._bench.spark)
         query = self._bench.resolve(description)
         if not description.address.reads_collections:
-            extent = self._extents[description.address.name]
+            extent = self._extents[description.id]
             return declared(read_table(session, extent.collection, extent.version), description), query
         position = self._bench.connectors.position(description)
         tables = {name: self._table(session, description, name) for name in description.inputs}
@@ -114,7 +112,10 @@ class Preview:
         return rows_of_view(session, {}, tables, query, position, compute), query
 
     def _table(self, session: SparkSession, description: Description, name: str) -> DataFrame:
-        extent, read = self._extents[name], description.inputs[name]
+        read = description.inputs[name]
+        extent = self._extents[read.id]
+        if name in description.snapshots:
+            return read_table(session, extent.collection, extent.snapshot)
         if extent.files is None:
             return read_table(session, extent.collection, extent.version)
         position = self._bench.connectors.position(read)
@@ -126,16 +127,6 @@ class Preview:
         folder = str(self._folder / name)
         rows.drop(POSITION, CHANGE).write.parquet(folder)
         return self._bench.spark.read.parquet(folder)
-
-
-def _require_comparable(
-    description: Description, sides: Sequence[DataFrame], compared: Sequence[str]
-) -> None:
-    """Raise MzplanError MZ353 if Spark can't compare whole rows, because a column has a MAP."""
-    types = [{field.name.lower(): field.type or "" for field in outputs_of(rows)} for rows in sides]
-    maps = [name for name in compared if any("MAP<" in side[name.lower()] for side in types)]
-    if maps:
-        raise error("MZ353.maps", address=description.address, maps=maps)
 
 
 def _keys(query: ResolvedQuery) -> tuple[str, ...]:

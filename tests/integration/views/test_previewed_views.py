@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.stored_steps import StoredSource
 from tests.unit.cli_runs import apply, edit, failed, state
 
+IDS = pa.schema([("id", pa.int64())])
 FILES = {
     "mzplan.yaml": "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n",
     "pipeline.yaml": """\
@@ -20,12 +22,15 @@ connections:
   k: {type: kafka, brokers: ["a:9092"]}
 sources:
   orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT, name STRING"}}
+  bonus: {connection: k, topic: bonus, format: {type: json, schema: "id BIGINT"}}
 views:
   counts:
     query: SELECT name, count(*) AS orders, max(id) AS last FROM orders GROUP BY name
     output: update
     key: [name]
   large: {query: "SELECT id, name FROM orders WHERE id > 1"}
+  tagged: {query: "SELECT map('id', id, 'old', id) AS tags, 1 AS n FROM orders"}
+  joined: {query: "SELECT o.id FROM orders o JOIN bonus b ON o.id = b.id"}
 sinks:
   out: {from: orders, type: console, select: [id, "upper(name) AS name"]}
 """,
@@ -39,12 +44,18 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in FILES.items():
         (folder / name).write_text(text)
     apply(folder)
-    source = StoredSource(folder / "warehouse", state(folder)["resources"]["source.orders"]["id"])
+    resources = state(folder)["resources"]
+    source = StoredSource(folder / "warehouse", resources["source.orders"]["id"])
     source.run([{"id": 1, "name": "ada"}, {"id": 2, "name": "bob"}])
     source.run([{"id": 3, "name": "ada"}, {"id": 4, "name": "joe"}])
+    bonus = StoredSource(folder / "warehouse", resources["source.bonus"]["id"], IDS)
+    bonus.run([{"id": 1}, {"id": 3}])
+    bonus.run([{"id": 4}])
     pipeline = folder / "pipeline.yaml"
     text = pipeline.read_text().replace("FROM orders GROUP", "FROM orders WHERE id < 4 AND id <> 3 GROUP")
     text = text.replace("id > 1", "id > 2").replace("upper(name)", "lower(name)")
+    text = text.replace("map('id', id, 'old', id)", "map('old', greatest(id, 2), 'id', id)")
+    text = text.replace("1 AS n", "'1' AS n").replace(" JOIN bonus b ON o.id = b.id", "")
     pipeline.write_text(text)
     return folder
 
@@ -77,6 +88,34 @@ def test_rows_without_a_key_are_compared_as_a_whole(shop: Path) -> None:
     found = preview(shop, "view.large", "--compare")
     assert found["counts"] == {"same": 2, "only_before": 1, "only_after": 0, "changed": 0}
     assert found["only_before"] == [{"id": 2, "name": "bob"}]
+
+
+def test_rows_with_maps_are_compared(shop: Path) -> None:
+    edit(shop, "'1' AS n", "1 AS n")
+    found = preview(shop, "view.tagged", "--compare", "--limit", "2")
+    assert found["counts"] == {"same": 3, "only_before": 1, "only_after": 1, "changed": 0}
+    assert found["only_before"] == [{"tags": {"id": 1, "old": 1}, "n": 1}]
+    edit(shop, "1 AS n", "'1' AS n")
+    found = preview(shop, "view.tagged", "--compare", "--limit", "2")  # 1 isn't '1'
+    assert found["counts"] == {"same": 0, "only_before": 4, "only_after": 4, "changed": 0}
+    assert len(found["only_before"]) == 2
+
+
+def test_a_comparison_reads_the_inputs_of_both(shop: Path) -> None:
+    found = preview(shop, "view.joined", "--compare", "--steps", "1..1")
+    assert found["counts"] == {"same": 1, "only_before": 0, "only_after": 1, "changed": 0}
+    assert found["only_after"] == [{"id": 3}]
+
+
+def test_a_renamed_input_is_read_under_its_former_name(shop: Path) -> None:
+    text = (shop / "pipeline.yaml").read_text()
+    edit(shop, "  bonus: {", "  extra: {lifecycle: {moved_from: bonus}, ")
+    edit(shop, "SELECT o.id FROM orders o", "SELECT id FROM extra")
+    try:
+        found = preview(shop, "view.joined", "--compare")
+    finally:
+        (shop / "pipeline.yaml").write_text(text)
+    assert found["counts"] == {"same": 3, "only_before": 0, "only_after": 0, "changed": 0}
 
 
 def test_a_sink_selects_from_some_steps(shop: Path) -> None:
