@@ -25,12 +25,17 @@ if [ "${MZPLAN_PREVIEW:-}" = true ]; then preview=(--preview); fi
 
 run() { "${mzplan[@]}" -C "$project" --no-color "$@"; }
 
-# Write the diagnostics of the files to DIR/validate.sarif. On GitHub, also show them beside the lines of the files.
+# On GitHub, show the errors in a file beside the lines of the project's files.
+annotate() {
+  if [ "${GITHUB_ACTIONS:-}" = true ]; then
+    "$(dirname "$0")/annotate.py" "$1" "$(git -C "$project" rev-parse --show-toplevel 2>/dev/null || pwd)"
+  fi
+}
+
+# Write the diagnostics of the files to DIR/validate.sarif.
 sarif() {
-  local root
-  root=$(git -C "$project" rev-parse --show-toplevel 2>/dev/null || pwd)
   run validate --sarif >"$1/validate.sarif" || true
-  if [ "${GITHUB_ACTIONS:-}" = true ]; then "$(dirname "$0")/annotate.py" "$1/validate.sarif" "$root"; fi
+  annotate "$1/validate.sarif"
 }
 
 folder() { mkdir -p "$1" && (cd "$1" && pwd); }
@@ -46,7 +51,11 @@ case "${1:-}" in
   test)
     out=$(folder "${2:?DIR}")
     if compgen -G "$project/tests/*.y*ml" >/dev/null; then
-      run test --junit-xml "$out/tests.xml"
+      rm -f "$out/tests.xml"
+      code=0
+      run test --junit-xml "$out/tests.xml" || code=$?
+      if [ -f "$out/tests.xml" ]; then annotate "$out/tests.xml"; else sarif "$out"; fi
+      exit "$code"
     else
       echo "The project has no tests."
     fi

@@ -417,6 +417,29 @@ def test_the_github_action_reviews_applies_and_finds_drift(remote: Path) -> None
     assert "`missing-query`" in action.summary.read_text()
 
 
+@pytest.mark.programs
+def test_a_failed_test_is_shown_beside_its_line(remote: Path) -> None:
+    """A test of the verdict on a view's state needs no Spark."""
+    folder = checkout(remote, "tested")
+    (folder / "tests").mkdir()
+    (folder / "tests" / "few.yaml").write_text(
+        "tests:\n  few, rows:\n    view: few\n    expect: {state: mixed}\n"
+    )
+    pipeline = folder / "pipeline.yaml"
+    view = "views:\n  few: {query: SELECT id FROM orders}\n"
+    pipeline.write_text(pipeline.read_text().replace("  few: {", "  some: {") + view)
+    git(folder, "commit", "-qam", "a view")
+    action = Action(folder, "pull_request_target")
+    assert action.run("test") == 1
+    assert action.annotations == [
+        "::error title=few%2C rows,file=tests/few.yaml,line=2::state: expected mixed, found "
+        "no committed view.few"
+    ]
+    pipeline.write_text(pipeline.read_text().replace("FROM orders", "FROM nothing"))
+    assert action.run("test") == 1
+    assert action.annotations[1].startswith("::error title=MZ0")
+
+
 def push_another_state(remote: Path) -> None:
     """Apply main, and push branch `theirs`, whose plan would read an empty state."""
     plan_and_apply(remote, "committed", remote.parent / "out")
