@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ class _Reading:
         self._warehouse = absolute(work.directory, state.warehouse or work.project.settings.warehouse)
         self._checkpoint = Checkpoint.of(self._warehouse, *view.place)
         self._rows = 0
+        self._tables: dict[str, tuple[int, tuple[GivenRow, ...]]] = {}  # the snapshots so far
 
     def numbers(self, wanted: tuple[int, int | None]) -> list[int]:
         """Return the committed steps in a range. Raises MzplanError MZ354 if there are none."""
@@ -100,9 +102,9 @@ class _Reading:
         return numbers
 
     def steps(self, numbers: Sequence[int]) -> Iterator[Step]:
-        """Yield the rows that each step read, by input. The first one also has the snapshots."""
+        """Yield the rows that each step read, by input, with the changes of the view's snapshots."""
         for number in numbers:
-            step = dict(self._snapshots(number)) if number == numbers[0] else {}
+            step = dict(self._snapshots(number))
             offsets = self._checkpoint.log.lines(number)
             if not offsets or (number > 0 and not self._checkpoint.log.lines(number - 1)):
                 raise error("MZ354.gone", address=self._view.address, step=number)
@@ -121,27 +123,55 @@ class _Reading:
         for record in history.committed(0, None):
             if record.version is not None and versions[0] <= record.version <= versions[1]:
                 for batch in collection_batches(history.collection, record):
-                    yield from self._given(read, batch.to_pylist())
+                    yield from self._counted(_given(read, batch.to_pylist()))
 
     def _snapshots(self, number: int) -> Iterator[tuple[str, tuple[GivenRow, ...]]]:
         chosen = SnapshotVersions(self._checkpoint.folder).at(number)
         for name, read in self._view.snapshots.items():
             path = collection_path(self._warehouse, *read.place)
             version = chosen.get(name_of(read.place), CollectionLog(path).versions()[-1])
+            former, before = self._tables.get(name, (None, ()))
+            if version == former:
+                continue
             _, batches = TableSnapshot(path, version).rows()
             rows = (row for batch in batches for row in batch.to_pylist())
-            yield name, tuple(self._given(read, rows))
+            now = tuple(islice(_given(read, rows), _MOST_ROWS + 1))
+            if len(now) > _MOST_ROWS:
+                raise error("MZ354.too-many", address=self._view.address, most=_MOST_ROWS)
+            self._tables[name] = (version, now)
+            yield name, tuple(self._counted(_changed_rows(before, now, keys_of(read.type, read.body))))
 
-    def _given(self, read: CollectionRead, rows: Any) -> Iterator[GivenRow]:
-        columns, keys = columns_of(read.type, read.body), keys_of(read.type, read.body)
+    def _counted(self, rows: Iterable[GivenRow]) -> Iterator[GivenRow]:
         for row in rows:
             self._rows += 1
             if self._rows > _MOST_ROWS:
                 raise error("MZ354.too-many", address=self._view.address, most=_MOST_ROWS)
-            is_deleted = row.get(CHANGE) == DELETED
-            names = keys if is_deleted else [column.name for column in columns]
-            values = {name: value for name, value in row.items() if name not in (CHANGE, POSITION)}
-            yield GivenRow({name: values.get(name) for name in names}, is_deleted)
+            yield row
+
+
+def _given(read: CollectionRead, rows: Iterable[Mapping[str, Any]]) -> Iterator[GivenRow]:
+    columns, keys = columns_of(read.type, read.body), keys_of(read.type, read.body)
+    for row in rows:
+        is_deleted = row.get(CHANGE) == DELETED
+        names = keys if is_deleted else [column.name for column in columns]
+        values = {name: value for name, value in row.items() if name not in (CHANGE, POSITION)}
+        yield GivenRow({name: values.get(name) for name in names}, is_deleted)
+
+
+def _changed_rows(
+    before: Sequence[GivenRow], now: Sequence[GivenRow], keys: Sequence[str]
+) -> Iterator[GivenRow]:
+    """Yield the rows that a table has instead of its former ones: without a key, only additional rows."""
+    gone = list(before)
+    for row in now:
+        if row in gone:
+            gone.remove(row)
+        else:
+            yield row
+    held = [[row.values[key] for key in keys] for row in now]
+    for row in gone if keys else ():
+        if [row.values[key] for key in keys] not in held:
+            yield GivenRow({key: row.values[key] for key in keys}, is_deleted=True)
 
 
 def _maskable(view: Description, masked: Sequence[str]) -> Mapping[str, Column]:
