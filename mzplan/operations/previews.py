@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.resources import inlined_view
 from mzplan.model.state import ResourceState, State
+from mzplan.model.trials import GivenRecord
 from mzplan.model.words import did_you_mean
 from mzplan.operations.connections import require_here
 from mzplan.operations.local_checks import validate
@@ -50,27 +51,37 @@ class Definitions:
 
     - `after`, `before`: the edited and the committed definition of a query; `before` is None for a new query.
     - `extents`: which rows to read of each collection, by its id.
+    - `records`: the records that a source's format parses instead.
     """
 
     after: Description
     before: Description | None
     extents: Mapping[str, InputExtent]
+    records: Sequence[GivenRecord] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Previewed:
-    """The definitions of a query, and their preview."""
+    """The definitions of a query, and their preview. `records`: see Definitions."""
 
     after: Description
     before: Description | None
+    records: Sequence[GivenRecord]
     preview: Preview
 
 
 @contextmanager
 def open_preview(
-    work: Workbench, address: Address, extent: Extent, starting: Callable[[], None]
+    work: Workbench,
+    address: Address,
+    extent: Extent,
+    records: Sequence[GivenRecord],
+    starting: Callable[[], None],
 ) -> Iterator[Previewed]:
-    """Start Spark, and yield the preview of a view or sink. Writes nothing. Raises MzplanError."""
+    """Start Spark, and yield the preview of a view, a sink, or a source's format. Writes nothing.
+
+    `records`: what the format parses; empty for a view or sink. Raises MzplanError.
+    """
     state = read_state(work.store, work.reporter)
     configuration = validate(work.project, work.reporter, state.resources)
     if address not in configuration.resources:
@@ -78,13 +89,20 @@ def open_preview(
             raise error("MZ353.inlined", address=address, why=inlined[0])
         names = map(str, configuration.resources)
         raise error("MZ353.undeclared", address=address, near=did_you_mean(str(address), sorted(names)))
-    if not address.reads_collections:
+    if not address.reads_collections and not records:
         raise error("MZ353.no-inputs", address=address)
+    if address.reads_collections and records:
+        raise error("MZ353.no-records", address=address)
     plan = plan_configuration(work, state, [], [], configuration)
     if plan.errors:
         raise MzplanError(plan.errors)
     wanted = apply_changes(state, plan, allow_loss=True)
-    definitions = find_definitions(work, state, wanted, address, state.resources.get(address), extent)
+    record = state.resources.get(address)
+    definitions = (
+        _over_records(state, wanted, address, record, records)
+        if records
+        else find_definitions(work, state, wanted, address, record, extent)
+    )
     bench = TrialBench.open(work.directory, starting, packages_of(state.resources))
     try:
         with preview_on(bench, definitions) as previewed:
@@ -97,8 +115,13 @@ def open_preview(
 def preview_on(bench: TrialBench, definitions: Definitions) -> Iterator[Previewed]:
     """Yield the preview of a query in a Spark session."""
     with tempfile.TemporaryDirectory(prefix="mzplan-preview-") as folder:
-        preview = Preview(bench, definitions.extents, folder)
-        yield Previewed(after=definitions.after, before=definitions.before, preview=preview)
+        preview = Preview(bench, definitions.extents, folder, definitions.records)
+        yield Previewed(
+            after=definitions.after,
+            before=definitions.before,
+            records=definitions.records,
+            preview=preview,
+        )
 
 
 def find_definitions(
@@ -113,11 +136,20 @@ def find_definitions(
 
     `record`: the committed query; None for a new one. A source reads its own collection. Raises MzplanError.
     """
+    found = _over_records(state, wanted, address, record, ())
+    return replace(found, extents=_extents(work, state, found.after, found.before or found.after, extent))
+
+
+def _over_records(
+    state: State,
+    wanted: State,
+    address: Address,
+    record: ResourceState | None,
+    records: Sequence[GivenRecord],
+) -> Definitions:
     after = describe(wanted.resources[address], wanted.resources)
     before = describe(record, state.resources) if record is not None else None
-    return Definitions(
-        after=after, before=before, extents=_extents(work, state, after, before or after, extent)
-    )
+    return Definitions(after=after, before=before, extents={}, records=records)
 
 
 def _extents(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.previews import PreviewedRows
@@ -93,6 +93,18 @@ def table_of_both(
     only = f"{both.only_before} only {sides[0]}, {both.only_after} only {sides[1]}"
     summary = f"{count(both.same, 'row')} unchanged, {both.changed} changed{by}, {only}."
     return "\n".join([*painted, *([""] if painted else []), summary])
+
+
+def malformed_lines(malformed: Mapping[int, str], before: Mapping[int, str] | None, limit: int) -> list[str]:
+    """Return which records are malformed, as lines for people. `before`: the same of another definition."""
+    if not malformed and not before:
+        return []
+    head = f"{count(len(malformed), 'malformed record')}" + (
+        f", {len(before)} before" if before is not None else ""
+    )
+    lines = [f"  record {number}: {safe(why)}" for number, why in malformed.items()]
+    more = [f"  … {len(lines) - limit} more"] if len(lines) > limit else []
+    return [f"{head}{':' if lines else '.'}", *lines[:limit], *more]
 
 
 def row_texts(rows: pa.Table) -> list[Sequence[str | None]]:

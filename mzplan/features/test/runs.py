@@ -164,7 +164,7 @@ class _Check:
             )
             self._rows(case.finally_.rows, None, parsed.rows, columns, keys)
         self._violations(case.finally_.violations, parsed.violations, None)
-        reasons = parsed.malformed
+        reasons = tuple(parsed.malformed.values())
         wanted = case.malformed if case.malformed is not None else 0
         if isinstance(wanted, int):
             if len(reasons) != wanted:

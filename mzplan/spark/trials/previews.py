@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames.types import ddl, quoted, read_parquet
 from mzplan.model.previews import PreviewedRows
 from mzplan.model.row_comparison import RowsOfBoth
+from mzplan.model.trials import GivenRecord
 from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.source_columns import columns_of
@@ -21,6 +22,7 @@ from mzplan.spark.expectations import RowChecks, rows_that_stay
 from mzplan.spark.projection import outputs_of, rows_where
 from mzplan.spark.row_comparison import compare_rows
 from mzplan.spark.trials.bench import TrialBench
+from mzplan.spark.trials.records import ParsedRecords, parse_records
 from mzplan.spark.view_sql import declared
 from mzplan.spark.views import compute_of, own_session, rows_of_view
 
@@ -45,10 +47,21 @@ class InputExtent:
 
 
 class Preview:
-    """Previews of one query. `extents`: what is read of each collection, by its id."""
+    """Previews of one query.
 
-    def __init__(self, bench: TrialBench, extents: Mapping[str, InputExtent], folder: str):
-        self._bench, self._extents, self._folder = bench, extents, Path(folder)
+    - `extents`: what is read of each collection, by its id.
+    - `records`: what a source's format parses, in place of its collection's rows.
+    """
+
+    def __init__(
+        self,
+        bench: TrialBench,
+        extents: Mapping[str, InputExtent],
+        folder: str,
+        records: Sequence[GivenRecord] = (),
+    ):
+        self._bench, self._extents, self._folder, self._records = bench, extents, Path(folder), records
+        self._parsed: dict[str, ParsedRecords] = {}
 
     def rows(self, description: Description, where: str | None, limit: int) -> PreviewedRows:
         """Return the rows that a definition gives. Raises MzplanError."""
@@ -89,6 +102,16 @@ class Preview:
             found = checks.violations_in(rows) | checks.duplicates_in(rows, None)
             return found, rows.count()
 
+    def malformed(self, description: Description) -> Mapping[int, str]:
+        """Return why records are malformed, by their numbers from 1. Raises MzplanError."""
+        return self._parse(description).malformed if self._records else {}
+
+    def _parse(self, description: Description) -> ParsedRecords:
+        """Parse the records with a definition, once."""
+        if description.digest not in self._parsed:
+            self._parsed[description.digest] = parse_records(self._bench, description, self._records)
+        return self._parsed[description.digest]
+
     def _failing(self, description: Description) -> AbstractContextManager[None]:
         address = description.address
         return failures.raised_as("MZ064", f"{address} can't be previewed", address)
@@ -103,6 +126,8 @@ class Preview:
         """Return the rows of a definition, also those that its expectations drop, and its query."""
         session = own_session(self._bench.spark)
         query = self._bench.resolve(description)
+        if self._records:
+            return self._parsed_rows(session, description, query), query
         if not description.address.reads_collections:
             extent = self._extents[description.id]
             return declared(read_table(session, extent.collection, extent.version), description), query
@@ -110,6 +135,16 @@ class Preview:
         tables = {name: self._table(session, description, name) for name in description.inputs}
         compute = compute_of(self._bench.connectors, query)
         return rows_of_view(session, {}, tables, query, position, compute), query
+
+    def _parsed_rows(
+        self, session: SparkSession, description: Description, query: ResolvedQuery
+    ) -> DataFrame:
+        from pyarrow import parquet
+
+        file = self._folder / f"parsed-{len(list(self._folder.iterdir()))}.parquet"
+        parquet.write_table(self._parse(description).rows, file)
+        rows = read_parquet(session, [str(file)], ddl(query.columns))
+        return rows.selectExpr("*", f"CAST(NULL AS STRING) AS {POSITION}")
 
     def _table(self, session: SparkSession, description: Description, name: str) -> DataFrame:
         read = description.inputs[name]

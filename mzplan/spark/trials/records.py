@@ -31,18 +31,19 @@ _RECORD = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
-_REASON = "_mzplan_reason"
+_REASON, _OFFSET = "_mzplan_reason", "_mzplan_offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRecords:
-    """The rows of records, and the reason for each malformed record, in the records' order.
+    """The rows of records.
 
-    `violations`: how many rows violate each expectation of the source, by name.
+    - `malformed`: the reason for each malformed record, by its number from 1.
+    - `violations`: how many rows violate each expectation of the source, by name.
     """
 
     rows: pa.Table
-    malformed: tuple[str, ...]
+    malformed: Mapping[int, str]
     violations: Mapping[str, int]
 
 
@@ -73,13 +74,13 @@ def parse_records(
             malformed = parsed.where(f"{DEAD}.reason IS NOT NULL")
             parsed = expectations.checked(good, 0).unionByName(malformed)
         columns = [quoted(name) for name in parsed.columns if name not in (POSITION, DEAD)]
-        reason = f"{DEAD}.reason AS {_REASON}"
-        ordered = parsed.orderBy(f"{POSITION}.offset").selectExpr(*columns, reason)
+        more = (f"{DEAD}.reason AS {_REASON}", f"{POSITION}.offset AS {_OFFSET}")
+        ordered = parsed.orderBy(f"{POSITION}.offset").selectExpr(*columns, *more)
         found: list[dict[str, Any]] = ordered.toArrow().to_pylist()
     rows = [row for row in found if row[_REASON] is None]
     return ParsedRecords(
         rows=table_of(arrow_schema(query.columns), _kept(rows, query.keys)),
-        malformed=tuple(row[_REASON] for row in found if row[_REASON] is not None),
+        malformed={row[_OFFSET] + 1: row[_REASON] for row in found if row[_REASON] is not None},
         violations=expectations.violations_in(0),
     )
 

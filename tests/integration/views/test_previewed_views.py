@@ -118,6 +118,22 @@ def test_a_renamed_input_is_read_under_its_former_name(shop: Path) -> None:
     assert found["counts"] == {"same": 3, "only_before": 0, "only_after": 0, "changed": 0}
 
 
+def test_the_format_of_a_source_parses_records(shop: Path, tmp_path: Path) -> None:
+    records = tmp_path / "records.txt"
+    records.write_text('{"id": 1}\n{"id": "x"}\n{"id": 3}\n')
+    given = ("source.bonus", "--records", str(records))
+    found = preview(shop, *given, "--where", "id < 3")
+    assert (found["count"], found["rows"]) == (1, [{"id": 1}])
+    assert found["malformed"] == [{"record": 2, "reason": "id is not a BIGINT"}]
+    edit(shop, 'schema: "id BIGINT"', 'schema: "id STRING"')
+    try:
+        both = preview(shop, *given, "--compare")
+    finally:
+        edit(shop, 'schema: "id STRING"', 'schema: "id BIGINT"')
+    assert both["counts"] == {"same": 0, "only_before": 2, "only_after": 1, "changed": 0}
+    assert [malformed["record"] for malformed in both["malformed"]] == [1, 3]
+
+
 def test_a_sink_selects_from_some_steps(shop: Path) -> None:
     found = preview(shop, "sink.out", "--steps", "1..1", "--where", "id > 3")
     assert found["rows"] == [{"id": 4, "name": "joe"}]

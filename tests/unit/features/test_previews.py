@@ -42,6 +42,18 @@ def test_a_preview_needs_rows(shop: Path) -> None:
     assert failed(shop, "preview", "view.large", code=1)["summary"].endswith("source.orders is still empty")
 
 
+def test_only_a_source_parses_records(shop: Path) -> None:
+    records = shop / "records.txt"
+    assert failed(shop, "preview", "source.orders", "--records", str(records), code=1)["code"] == "MZ353"
+    records.write_text("")
+    empty = failed(shop, "preview", "source.orders", "--records", str(records), code=64)
+    assert empty["summary"].endswith("records.txt has no records")
+    records.write_text("{}\n")
+    view = failed(shop, "preview", "view.large", "--records", str(records), code=64)
+    assert view["summary"] == "view.large parses no records"
+
+
 def test_options_of_a_preview_that_exclude_each_other(shop: Path) -> None:
     assert mzplan(shop, "preview", "view.large", "--csv", "--compare").code == 64
     assert mzplan(shop, "preview", "view.large", "--limit", "0").code == 64
+    assert mzplan(shop, "preview", "source.orders", "--records", "-", "--steps", "1..2").code == 64
