@@ -28,6 +28,7 @@ ProblemKind = Literal[
     "edited",  # somebody edited the state by hand
     "missing-package",
     "missing-property",
+    "mixed-state",  # a stateful view keeps its state, and reads other rows from now on
     "no-permission",
     "no-such-serial",
     "not-found",

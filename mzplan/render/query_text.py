@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mzplan.model.address import Address, natural
 from mzplan.model.plan import Change, FieldChange, Plan
-from mzplan.model.query_changes import STATE_EFFECTS, QueryChange, ReplaceCost, column_text
+from mzplan.model.query_changes import STATE_EFFECTS, QueryChange, ReplaceCost, StateEffect, column_text
 from mzplan.model.words import count, first_names
 from mzplan.render.text import safe
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.source_columns import keys_of
 
 _MAX_COLUMNS = 5
 _MAX_SINKS = 5
@@ -58,6 +60,8 @@ def _way_out(change: Change, changed: QueryChange, replaced: bool) -> Iterator[s
             word = _word_of(change)
             yield f"to continue with the old state instead: `{word}`{saves}"
     elif changed.columns or changed.state != "kept":
+        if change.after is not None and keys_of(change.after.type, change.after.body):
+            yield "a group keeps its former row until it changes"
         reads = f", which reads {cost}" if cost else ""
         yield f"to compute all rows again: --replace {change.address} --allow-replace{reads}"
 
@@ -85,9 +89,19 @@ def _time(seconds: float | None) -> str:
 
 
 def worst_state(plan: Plan) -> str:
-    """Return the worst effect of a plan and its views: `State: mixed in view.totals.`; "" without any."""
-    judged = [(c.address, c.query.state) for c in plan.changes if c.query is not None and c.query.has_state]
+    """Return the worst effect of a plan and its views: `State: mixed in view.totals.`; "" without any.
+
+    A view below a changed query also mixes its state, although its own query is the same.
+    """
+    judged: dict[Address, StateEffect] = {
+        d.address: "mixed" for d in plan.diagnostics if d.kind == "mixed-state" and d.address
+    }
+    for change in plan.changes:
+        if change.query is not None and change.query.has_state:
+            states = change.query.state, judged.get(change.address, "kept")
+            judged[change.address] = max(states, key=STATE_EFFECTS.index)
     if not judged:
         return ""
-    worst = max((state for _, state in judged), key=STATE_EFFECTS.index)
-    return f"State: {worst} in {first_names([a for a, state in judged if state == worst], _MAX_SINKS)}."
+    worst = max(judged.values(), key=STATE_EFFECTS.index)
+    named = sorted((address for address, state in judged.items() if state == worst), key=natural)
+    return f"State: {worst} in {first_names(named, _MAX_SINKS)}."

@@ -8,8 +8,11 @@ import pytest
 
 from mzplan.config import load_configuration
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
 from mzplan.plan import build_plan
+from mzplan.render.markdown import render_plan_markdown
+from mzplan.render.plan_text import render_plan
 from tests.unit.small_projects import at, commit, observe
 
 PROJECT = """
@@ -40,15 +43,19 @@ def load(folder: Path, text: str) -> Configuration:
     return load_configuration(str(folder))
 
 
-def warnings(folder: Path, *edits: tuple[str, str], replace: tuple[str, ...] = ()) -> list[Diagnostic]:
+def planned(folder: Path, *edits: tuple[str, str], replace: tuple[str, ...] = ()) -> Plan:
     state = commit(load(folder, PROJECT))
     text = PROJECT
     for old, new in edits:
         assert old in text
         text = text.replace(old, new)
     seen = observe(state, totals={"step": 811})
-    plan = build_plan(load(folder, text), state, seen, replace=[at(address) for address in replace])
-    return [d for d in plan.diagnostics if d.code == "MZ340"]
+    return build_plan(load(folder, text), state, seen, replace=[at(address) for address in replace])
+
+
+def warnings(folder: Path, *edits: tuple[str, str], replace: tuple[str, ...] = ()) -> list[Diagnostic]:
+    found = planned(folder, *edits, replace=replace).diagnostics
+    return [diagnostic for diagnostic in found if diagnostic.code == "MZ340"]
 
 
 @pytest.mark.parametrize(
@@ -103,3 +110,12 @@ def test_a_replaced_view_reads_old_and_new_rows(tmp_path: Path) -> None:
 )
 def test_other_changes_mix_nothing(tmp_path: Path, edit: tuple[str, str]) -> None:
     assert warnings(tmp_path, edit) == []
+
+
+def test_the_last_line_names_views_below_a_changed_query(tmp_path: Path) -> None:
+    """At any depth: their own queries are the same. A worse verdict elsewhere comes first."""
+    plan = planned(tmp_path, ("upper(city)", "lower(city)"))
+    assert render_plan(plan).endswith("State: mixed in view.totals.\n")
+    assert "**State: mixed in view.totals.**" in render_plan_markdown(plan)
+    lost = planned(tmp_path, ("upper(city)", "lower(city)"), ("sum(amount)", "avg(amount)"))
+    assert render_plan(lost).endswith("State: lost in view.totals.\n")

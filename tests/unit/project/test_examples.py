@@ -96,6 +96,22 @@ def test_a_policy_denies_a_lost_state(tmp_path: Path) -> None:
     )
     (tmp_path / "pipeline.yaml").write_text(views.replace("FROM orders", "FROM orders WHERE TRUE"))
     assert checked(mzplan(tmp_path, "plan", "--json").json(), 0) == ["No policy denies this plan."]
+    lines = (
+        views.replace("FROM orders", "FROM lines")
+        + f"""\
+  lines:
+    query: SELECT customer, amount * {{}} AS amount FROM orders
+    schema: customer STRING, amount INT
+    {labels}
+"""
+    )
+    (tmp_path / "pipeline.yaml").write_text(lines.format(1))
+    assert mzplan(tmp_path, "apply", "--auto-approve", "--allow-replace").code == 0
+    (tmp_path / "pipeline.yaml").write_text(lines.format(2))
+    (denied,) = checked(mzplan(tmp_path, "plan", "--json").json(), 1)
+    assert (
+        denied == "view.totals: Sums of view.totals mix old and new rows of view.lines from its next step on"
+    )
 
 
 def test_a_policy_denies_copies_without_a_sample(tmp_path: Path) -> None:
