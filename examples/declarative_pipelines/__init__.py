@@ -1,0 +1,1 @@
+"""The same changed query in Spark Declarative Pipelines and in mzplan."""
