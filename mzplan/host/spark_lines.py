@@ -96,6 +96,7 @@ class SparkLine:
     - `features`: the table features that its Delta can read and write.
     - `settings`: defaults of Spark settings, in addition to spark/settings.py.
     - `local_checkpoints`: the class that writes checkpoints to a local disk.
+    - `repartitions`: whether it can change the number of partitions of a stopped query's state.
     - `tested`: the tested releases of PySpark, oldest first.
     """
 
@@ -109,6 +110,7 @@ class SparkLine:
     aws: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     local_checkpoints: str = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+    repartitions: bool = False
     tested: tuple[str, ...] = ()
 
     def compatible(self, packages: Iterable[str]) -> tuple[str, ...]:
@@ -175,6 +177,7 @@ LINES = (
         excluded=(*_EXCLUDED, *_SPARK_PROVIDES, "at.yawk.lz4:lz4-java"),
         aws=_aws("3.5.0", "2.35.4"),
         settings=_VACUUM_SETTINGS,
+        repartitions=True,
         tested=("4.2.0",),
     ),
 )
@@ -188,6 +191,11 @@ def line_of(spark: str) -> SparkLine:
     if spark_line is None:
         raise _unsupported(spark)
     return spark_line
+
+
+def repartitions_state(spark: str) -> bool:
+    """Return whether a Spark release can change the number of partitions of a stopped query's state."""
+    return any(line.repartitions for line in LINES if spark.startswith(f"{line.spark}."))
 
 
 def installed_spark() -> str | None:

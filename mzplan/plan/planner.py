@@ -69,6 +69,7 @@ from mzplan.plan.query_change import (
     with_replace_costs,
 )
 from mzplan.plan.row_migration import check_migrations, predecessor_of
+from mzplan.plan.state_partitions import with_partition_effects
 from mzplan.plan.targets import with_targets
 from mzplan.plan.warnings import check_joins, check_mixed_results, check_shared_targets, with_inputs
 from mzplan.schema.description import digest_of
@@ -297,6 +298,7 @@ class _Planner:
         changed = query_change(before, after, (self.before, self.after))
         fields = with_input_effects(with_query_effects(fields, changed, after), before, after)
         fields = with_column_effects(fields, before, after)
+        fields = with_partition_effects(fields, before, after, self.statuses)
         own = heaviest([change.effect for change in fields])
         # Whether the upstream stays the same: another connection may lead to another upstream.
         keeps_upstream = all(field.effect != "replace" for field in fields if field.path in after.references)

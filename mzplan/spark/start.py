@@ -33,6 +33,7 @@ from mzplan.spark.progress import ProgressListener
 from mzplan.spark.projection import ensure_columns, outputs_of, with_all_columns
 from mzplan.spark.query import RunningQuery, resume_point
 from mzplan.spark.relational_streams import RelationalRun
+from mzplan.spark.state_partitions import StatePartitions
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import (
     collection_stream,
@@ -128,6 +129,9 @@ class QueryStart:
         if (function := loaded_function(self._query)) is not None:
             running.function, running.release = function.name, function.release
             running.release_before = take_release(checkpoint, self._query, function)
+        partitions = self._state_partitions()
+        if partitions is not None:
+            partitions.finish()
         if description.reads and not is_current_view(self._query):
             if "from" in description.body:  # only such queries may read a source whose rows are migrated
                 self._move_to_generation()
@@ -140,6 +144,8 @@ class QueryStart:
         if description.address.reads_upstream:
             self._expectations.begin()
         self._do_tasks()
+        if partitions is not None and (warning := partitions.adjust(self._finish_step)) is not None:
+            running.warn(warning)
         if description.address.writes_collection:
             self._expectations.report()
         running.step = checkpoint.log.committed()
@@ -147,6 +153,13 @@ class QueryStart:
         if description.reads:
             running.foreign_changes = ForeignChanges(self._context.warehouse, description)
         return self._start()
+
+    def _state_partitions(self) -> StatePartitions | None:
+        """Return the partitions of the query's state; None if it keeps no state."""
+        if "partitions" not in self._query.body or is_current_view(self._query):
+            return None
+        self._use_scheduler_pool()
+        return StatePartitions(self._spark, self._query, self._checkpoint, self._context.tasks)
 
     def _run_once(self, description: Description, finishing: RunningQuery) -> StreamingQuery:
         query = self._resolve(description)

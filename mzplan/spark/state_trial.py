@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames.types import ddl
+from mzplan.host.spark_lines import repartitions_state
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.source_columns import columns_of
 from mzplan.spark import failures
@@ -47,12 +48,10 @@ def require_state(spark: SparkSession, query: ResolvedQuery, checkpoint: Checkpo
     stored = stored_operators(checkpoint.spark)
     if not stored and "state" not in query.body:
         return
-    partitions = int(query.body["partitions"])
-    problems = [
-        f"the checkpoint has {operator.partitions} partitions instead of {partitions}"
-        for operator in stored[:1]
-        if operator.partitions != partitions
-    ]
+    problems: list[str] = []
+    number, wanted = checkpoint.log.partitions(checkpoint.log.newest()), int(query.body["partitions"])
+    if number not in (None, wanted) and not repartitions_state(spark.version):
+        problems.append(f"the checkpoint has {number} partitions instead of {wanted}")
     tried = _tried(spark, query, checkpoint, position)
     if tried is not None:
         problems += differences(stored, tried)

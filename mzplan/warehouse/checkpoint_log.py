@@ -68,13 +68,33 @@ class CheckpointLog:
         return next(steps, -1)
 
     def is_written(self, step: int) -> bool:
-        """Whether Spark has run this done step. If not, mzplan only moved the checkpoint.
+        """Whether Spark has run this done step. If not, it only moved the checkpoint, or repartitioned the
+        state.
 
-        A step that only moved the checkpoint has no commit in the table. Also False if the step's offsets are
-        no longer kept."""
+        Such a step has no commit in the table. Also False if the step's offsets are no longer kept."""
         lines = self.lines(step)
         with decoding(f"{self.spark}/offsets/{step}"):
-            return len(lines) > 1 and _MOVED not in json.loads(lines[1]) and lines != self.lines(step - 1)
+            if len(lines) < 2 or _MOVED in json.loads(lines[1]) or lines == self.lines(step - 1):
+                return False
+        return not self._repartitions(step)
+
+    def partitions(self, step: int) -> int | None:
+        """Return how many partitions the query's state has after a step; None if that isn't recorded."""
+        lines = self.lines(step)
+        with decoding(f"{self.spark}/offsets/{step}"):
+            number = json.loads(lines[1]).get("conf", {}).get(_PARTITIONS) if len(lines) > 1 else None
+            return int(number) if number is not None else None
+
+    def unfinished_repartition(self) -> int | None:
+        """Return the number of partitions for which Spark has begun to repartition the state, if it hasn't
+        finished. Spark plans that as a step of its own, which reads nothing."""
+        step = self.unfinished()
+        return self.partitions(step) if step is not None and self._repartitions(step) else None
+
+    def _repartitions(self, step: int) -> bool:
+        """Whether a step changes the number of partitions of the state, by which Spark knows such a step."""
+        numbers = self.partitions(step - 1), self.partitions(step)
+        return None not in numbers and numbers[0] != numbers[1]
 
     def lines(self, step: int) -> list[str]:
         """Return the lines of a step's offsets: a version, the batch's settings, a line per source.

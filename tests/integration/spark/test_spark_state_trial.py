@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from mzplan.host.spark_lines import repartitions_state
 from tests.integration.spark.test_spark_relational import PAYMENTS, Shop, order
 from tests.integration.spark_lab import Lab
 from tests.support import eventually
@@ -48,8 +49,8 @@ def test_a_query_that_spark_cannot_continue_is_refused_before_the_commit(lab: La
         totals, f"SELECT DISTINCT customer, max(total) AS total FROM ({TOTALS}) x GROUP BY customer"
     )
     assert "MZ" in lost
-    (lost,) = refusals(totals, TOTALS, partitions=5)
-    assert "the checkpoint has 2 partitions instead of 5" in lost
+    found = refusals(totals, TOTALS, partitions=5)
+    assert ([] if repartitions_state(lab.spark.version) else ["MZ321"]) == [one[:5] for one in found]
     assert refusals(paid, PAID.replace("p.paid", "-p.paid AS paid")) == []
     (lost,) = refusals(paid, PAID.replace("o.id,", "o.amount AS id,"))
     assert "operator 0 (join) stores the values" in lost

@@ -211,3 +211,23 @@ def test_inputs_in_another_order_or_read_otherwise_keep_the_checkpoint(project: 
     add(project, 3, "cy", 7, 1)
     shows("view.totals", (1, 6), (2, 12), (3, 7))
     shows("view.named", (1, "ada"), (2, "Bob"), (3, "cy"))
+
+
+@pytest.mark.nightly
+def test_another_number_of_partitions_restarts_the_view(project: Project) -> None:
+    declare(project, TOTALS, partitions=2)
+    project.apply()
+    for number, customer in enumerate("abcdef"):
+        add(project, number, customer, number, 1)
+    has(project, {customer: number for number, customer in enumerate("abcdef")})
+
+    declare(project, TOTALS, partitions=5)
+    planned = project.json("plan")
+    assert [(one["address"], one["effect"]) for one in planned["changes"]] == [("view.totals", "restart")]
+    assert "repartitions its state" in str(planned["diagnostics"])
+    project.apply()
+    add(project, 6, "a", 10, 1)
+    has(project, {customer: number or 10 for number, customer in enumerate("abcdef")})
+    verified = project.json("verify", "view.totals")
+    assert verified["difference"] is None and verified["verified"] > 0
+    assert project.queries()["view.totals"]["generation"] == 1
