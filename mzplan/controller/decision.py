@@ -46,6 +46,8 @@ class Memory:
     - `started_here`: whether this runner has started the query or found it paused, so that the next start has
       a committed cause.
     - `retry_cause`: the cause of an immediate retry, if a failure was forgiven.
+    - `completed`: the last report of the target's run if the run has read what was there
+      (`trigger: available-now`). The query then stays stopped while this runner leads.
     """
 
     target: Key | None = None
@@ -60,6 +62,7 @@ class Memory:
     healthy_since: float | None = None
     started_here: bool = False
     retry_cause: Cause | None = None
+    completed: QueryReport | None = None
 
     @property
     def is_waiting(self) -> bool:

@@ -82,6 +82,15 @@ class QueryReport(RunFacts):
     error_code: str | None = None
     error_kind: ProblemKind = ""
 
+    def found_nothing_after(self, moment: float) -> bool:
+        """Whether a trigger that began after this moment found nothing more to read.
+
+        `moment`: in seconds since the epoch. A dry instance reads nothing.
+        """
+        if self.last_progress_at is None:
+            return self.triggered
+        return self.lag == 0 and self.last_progress_at - (self.batch_seconds or 0.0) > moment
+
 
 CheckResult: TypeAlias = Probe
 """The result of a live check: what the connector's probe and Spark's analysis of the query have found."""

@@ -27,7 +27,7 @@ from mzplan.model.observed import (
 from mzplan.model.tasks import TaskOutcome, TaskProgress
 from mzplan.model.times import seconds
 from mzplan.schema.description import Description
-from mzplan.schema.kinds import resource_kind
+from mzplan.schema.triggers import interval_of
 from mzplan.warehouse.step_record import StepRecord
 
 # The keys of a backlog and their units as a lag; the first key that the backlog has counts.
@@ -106,6 +106,11 @@ class QueryState:
         return self.decision.run if self.decision is not None else None
 
     @property
+    def completed(self) -> bool:
+        """Whether the query is stopped because it has read what was there (`trigger: available-now`)."""
+        return self.condition == "stopped" and self.run is not None and self.run is self.memory.completed
+
+    @property
     def running_query(self) -> Description | None:
         """The running description: the committed or the last accepted one.
 
@@ -182,6 +187,7 @@ def observe(address: Address, query: QueryState) -> Observation:
         upstream=query.upstream,
         held=query.hold_reason,
         waits=query.decision.why if query.decision is not None else None,
+        completed=query.completed,
         total_rows=last.total if last else None,
         last_rows=last.rows if last else None,
         last_batch_at=last.time if last else None,
@@ -248,9 +254,8 @@ def row_delay(query: QueryState, now: float) -> float:
     if query.condition != "running" or run is None or run.last_progress_at is None or wanted is None:
         return 0.0
     description = wanted.description
-    kind = resource_kind(description.address.kind, description.type)
-    trigger = kind.with_defaults(description.body).get("trigger", {})
-    return max(0.0, run.longest(now - run.last_progress_at) - seconds(str(trigger.get("interval", ""))))
+    interval = seconds(interval_of(description.address.kind, description.type, description.body))
+    return max(0.0, run.longest(now - run.last_progress_at) - interval)
 
 
 def _sentences(problem: Diagnostic) -> str:
@@ -293,4 +298,4 @@ def _instance_facts(status: Status) -> tuple[Any, ...]:
 def _query_facts(o: Observation) -> tuple[Any, ...]:
     of_run = (o.digest, o.wanted_digest, o.wanted_generation, o.condition, o.run_id)
     task = o.task.title if o.task is not None else None
-    return (*of_run, o.warning, o.error, o.held, o.waits, o.at_fault, o.foreign_change, task)
+    return (*of_run, o.completed, o.warning, o.error, o.held, o.waits, o.at_fault, o.foreign_change, task)

@@ -30,6 +30,7 @@ from mzplan.model.observed import Condition, Status
 from mzplan.model.state import runs_beside
 from mzplan.model.tasks import TaskProgress
 from mzplan.schema.description import Description
+from mzplan.schema.triggers import is_available_now
 
 if TYPE_CHECKING:
     from mzplan.controller.core import Controller
@@ -158,7 +159,27 @@ class Queries:
             users=self._users.__getitem__,
             is_being_removed=self.claims.is_being_removed,
             is_full=self.jobs.is_full,
+            completes_after=self._completes_after,
         )
+
+    def _completes_after(self, description: Description) -> float | None:
+        """Return from when on a query completes that finds nothing to read; None if it runs on.
+
+        The queries that it reads from complete first, if they have the same trigger.
+        """
+        if not is_available_now(description.body) or any(g.keeps_running() for g in self.controller.gates):
+            return None
+        moment = 0.0
+        for read in description.inputs.values():
+            row = self.rows.get(read.address)
+            query = row.wanted if row is not None else None
+            if row is None or query is None or query.paused or not is_available_now(query.description.body):
+                continue
+            completed = row.memory.completed
+            if completed is None or row.memory.target != key_of(query.description):
+                return None
+            moment = max(moment, completed.last_progress_at or 0.0)
+        return moment
 
     def _row(self, address: Address) -> Row:
         return self.rows.setdefault(address, Row(address=address))

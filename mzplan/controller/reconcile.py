@@ -37,6 +37,7 @@ STABLE_SECONDS = 60.0  # seconds that a query must run until its failures are fo
 
 _MAX_ERROR = 300  # characters of an error in a cause
 _TAKEOVER = Cause(cause="runner", detail="its runner started")
+_COMPLETED = Cause(cause="completed", detail="it has read what was there")
 
 Reports = Sequence[QueryReport]
 
@@ -51,10 +52,12 @@ def next_step(
     now: float,
     backoff: Retries = BACKOFF,
     takeover: Cause = _TAKEOVER,
+    completes_after: float | None = None,
 ) -> Decision:
     """Return the next step for one address. `now` is in monotonic seconds.
 
-    `takeover` is the cause when a query starts that another runner has run.
+    - `takeover`: the cause when a query starts that another runner has run.
+    - `completes_after`: see `World.completes_after`.
     """
     active = [r for r in reports if r.active]
     if wanted_query is None:
@@ -69,10 +72,16 @@ def next_step(
     if wanted_query.paused:
         stop = Stop(address=address, names=_names(reports), cause=wanted_query.cause)
         command = stop if reports else None
-        run, memory = active[0] if active else None, replace(without_failures(memory), started_here=True)
+        run = active[0] if active else None
+        memory = replace(without_failures(memory), started_here=True, completed=None)
         return Decision(command=command, memory=memory, condition="running" if run else "paused", run=run)
+    if memory.completed is not None:
+        stop = Stop(address=address, names=_names(reports), cause=_COMPLETED)
+        command = stop if reports else None
+        return Decision(command=command, memory=memory, condition="stopped", run=memory.completed)
     if current is not None:
-        return _decide_running(address, wanted_query.description, current, others, memory, now)
+        decision = _decide_running(address, wanted_query.description, current, others, memory, now)
+        return _completed(decision, completes_after)
     dead = next((r for r in reports if not r.active and is_run_of(r, target)), None)
     if dead is not None:
         return _decide_ended(address, wanted_query, dead, reports, memory, now, backoff)
@@ -152,6 +161,18 @@ def _decide_running(
         command = Accept(address=address, description=description)
         memory = replace(memory, accepted=description)
     return Decision(command=command, memory=memory, condition="running", run=current)
+
+
+def _completed(decision: Decision, after: float | None) -> Decision:
+    """Stop a running query that has read what was there, and remember that."""
+    run = decision.run
+    if decision.command is not None or decision.condition != "running" or run is None or after is None:
+        return decision
+    if not run.found_nothing_after(after):
+        return decision
+    ended = replace(run, active=False, input_rows_per_second=0.0, processed_rows_per_second=0.0)
+    stop = Stop(address=run.name.address, names=(run.name,), cause=_COMPLETED)
+    return replace(decision, command=stop, memory=replace(decision.memory, completed=ended))
 
 
 def _decide_ended(

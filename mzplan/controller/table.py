@@ -93,6 +93,8 @@ class World:
     - `users`: returns the addresses that run, start or stop what only one query may use (see `exclusive`).
     - `is_being_removed`: whether storage that a description uses or reads is being removed.
     - `is_full`: whether a new job of a kind would wait for a thread.
+    - `completes_after`: a query with `trigger: available-now` completes once a trigger that began after this
+      moment (seconds since the epoch) finds nothing to read; None if the query runs on.
     """
 
     now: float
@@ -104,6 +106,7 @@ class World:
     users: Callable[[Place], Set[Address]]
     is_being_removed: Callable[[Description], bool]
     is_full: Callable[[JobKind], bool]
+    completes_after: Callable[[Description], float | None]
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """Return the hold on a query; None if it may run. The first gate that holds it decides."""
@@ -190,7 +193,10 @@ def _decide_wanted(row: Row, world: World) -> Decision:
             query = replace(wanted, description=held.description)
         elif not wanted.paused:
             return _decide_held(row, held, world)
-    decision = next_step(row.address, query, row.reports, memory, world.now, world.backoff, world.takeover)
+    after = world.completes_after(query.description)
+    decision = next_step(
+        row.address, query, row.reports, memory, world.now, world.backoff, world.takeover, after
+    )
     decision = replace(decision, hold=held)
     switch = decision.command
     if not isinstance(switch, Switch):

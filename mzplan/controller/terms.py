@@ -230,6 +230,10 @@ class Gate(Protocol):
         """Return the cause of a start if this gate has held the query; None if the commit is the cause."""
         return None
 
+    def keeps_running(self) -> bool:
+        """Return whether queries run on that have read what was there (`trigger: available-now`)."""
+        return False
+
     def started(self, address: Address) -> None:
         """Record that a query has started. Called on a thread of its job."""
         return

@@ -13,7 +13,9 @@ from mzplan.model.address import Address
 from mzplan.model.stored import SPARSE
 
 NEW = "new"  # the detail of a query's first commit
-CauseKind = Literal["change", "secret", "hand", "retry", "runner", "hand-over", "canary", "upgrade"]
+CauseKind = Literal[
+    "change", "secret", "hand", "retry", "runner", "hand-over", "canary", "upgrade", "completed"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,8 @@ class Cause:
     - `cause`: the kind of cause. `change`: a commit. `secret`: a secret has a new value. `hand`: a command
       such as pause, resume, restart, backfill or rollback. `retry`: an attempt failed. `runner`: a runner
       started or ended. `hand-over`: the query moved to another instance. `canary`: the query ran first, or
-      was rolled back. `upgrade`: the runner has other versions.
+      was rolled back. `upgrade`: the runner has other versions. `completed`: the query has read what was
+      there (`trigger: available-now`).
     - `serial`: the commit that caused it; 0 if no commit did.
     - `through`: the changed resource, if it isn't the query itself.
     - `detail`: the explanation for people.

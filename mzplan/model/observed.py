@@ -210,6 +210,8 @@ class Observation(RunFacts):
       runner of another instance that still has to stop the query, a new generation, or a first copy.
     - `waits`: why the runner takes no step for the query now, in words, unless `held` says so.
     - `task`: the work that the start under way does first.
+    - `completed`: whether the query is stopped because it has read what was there
+      (`trigger: available-now`). The facts are those of its last run.
     """
 
     address: Address = field(metadata=KEY)
@@ -244,6 +246,12 @@ class Observation(RunFacts):
     counters: Counters | None = field(default=None, metadata=SPARSE)
     task: TaskProgress | None = field(default=None, metadata=SPARSE)
     waits: str | None = field(default=None, metadata=SPARSE)
+    completed: bool = field(default=False, metadata=SPARSE)
+
+    @property
+    def runs_or_completed(self) -> bool:
+        """Whether the query does what its trigger asks for: it runs, or has read what was there."""
+        return self.condition == "running" or self.completed
 
     @property
     def health(self) -> Condition:

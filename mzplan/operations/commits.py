@@ -57,7 +57,7 @@ def _has_converged(resource: ResourceState, statuses: Mapping[str, Status]) -> b
     seen = status.observations.get(resource.address) if status is not None else None
     if seen is None or seen.held or seen.wanted_digest != resource.digest:
         return False
-    return seen.condition == "paused" if resource.paused else seen.condition == "running"
+    return seen.condition == "paused" if resource.paused else seen.runs_or_completed
 
 
 def changes_of(store: Store, serial: int) -> Plan:

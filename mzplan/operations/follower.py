@@ -263,7 +263,9 @@ def _is_overdue(since: float | None, seconds: float) -> bool:
 
 def _verdict(address: Address, resource: ResourceState, seen: Observation, seconds: float) -> Outcome | str:
     match seen.condition:
-        case "running" if not resource.paused and seen.digest == resource.digest:
+        case "running" | "stopped" if (
+            seen.runs_or_completed and not resource.paused and seen.digest == resource.digest
+        ):
             return _outcome(address, "applied", seconds, seen)
         case "paused" if resource.paused:
             return _outcome(address, "applied", seconds, seen)

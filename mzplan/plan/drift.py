@@ -16,6 +16,7 @@ from mzplan.model.times import seconds
 from mzplan.plan.function_change import upgrade_of
 from mzplan.schema.description import DIGEST_VERSION, digest_of
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.triggers import interval_of
 
 STALLED = 300.0  # seconds; a query is stalled after this and three trigger intervals
 _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
@@ -178,8 +179,10 @@ def _failed_beside(state: State, statuses: Mapping[str, Status]) -> Iterator[Dri
 def _without_runner(resource: ResourceState, status: Status | None) -> tuple[str, str]:
     if resource.paused:
         return "", ""
+    seen = status.observations.get(resource.address) if status is not None else None
+    if seen is not None and seen.completed and seen.digest == resource.digest:
+        return "", ""
     if status is not None and status.caught_up_at is not None:  # its queries run from time to time
-        seen = status.observations.get(resource.address)
         has_failed = seen is not None and seen.condition in ("failed", "rejected")
         return _query_drift(resource, seen) if has_failed else ("", "")
     why = f": {status.ended}" if status is not None and status.ended else ""
@@ -205,7 +208,7 @@ def _query_drift(resource: ResourceState, seen: Observation | None) -> tuple[str
         return "", ""  # still converging
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):
         return "outdated-query", why or "it still runs with its previous description"
-    if seen.condition in ("stopped", "paused"):
+    if seen.condition in ("stopped", "paused") and not seen.completed:
         return "missing-query", f"it is {seen.condition}"
     return "", ""
 
@@ -218,10 +221,8 @@ def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> t
     if seen is None or seen.condition not in ("running", "starting") or seen.quiet_since is None:
         return "", ""
     quiet = now - seen.quiet_since
-    trigger = (
-        resource_kind(resource.address.kind, resource.type).with_defaults(resource.body).get("trigger", {})
-    )
-    if quiet < max(STALLED, 3 * seconds(str(trigger.get("interval", "")))):
+    interval = interval_of(resource.address.kind, resource.type, resource.body)
+    if quiet < max(STALLED, 3 * seconds(interval)):
         return "", ""
     return "stalled-query", f"it has input, but no micro-batch has finished for {quiet / 60:.0f} min"
 
@@ -263,7 +264,7 @@ def _why_pending(resource: ResourceState, seen: Observation) -> str:
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):
         tasks = _tasks(resource, seen)
         return _error(seen) or tasks or seen.waits or "the committed description is not running yet"
-    if seen.condition == "running":
+    if seen.runs_or_completed:
         return ""
     return _error(seen) or seen.waits or ("to be resumed" if seen.condition == "paused" else seen.condition)
 

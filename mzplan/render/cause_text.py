@@ -47,6 +47,7 @@ _KINDS = {
     "hand-over": "a hand-over",
     "canary": "a canary",
     "upgrade": "an upgrade",
+    "completed": "it has read what was there",
 }
 
 

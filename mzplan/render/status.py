@@ -45,6 +45,7 @@ def has_failed(status: ProjectStatus) -> bool:
         or (
             (query.condition in ("stopped", "starting") or query.resource.instance in starting)
             and not query.resource.paused
+            and not observed(query).completed
             and query.resource.instance not in caught_up
         )
         for query in status.queries

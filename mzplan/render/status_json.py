@@ -109,6 +109,7 @@ def query_to_json(query: QueryStatus) -> dict[str, Any]:
         "warning": seen.warning,
         "error": seen.error,
         "held": seen.held,
+        **({"completed": True} if seen.completed else {}),
         "at_fault": str(seen.at_fault) if seen.at_fault else None,
         "fault": seen.fault,
         "repair": query.repair,

@@ -57,6 +57,13 @@ def _waits(query: QueryStatus) -> str:
     return (observed(query).waits or "") if query.condition == "starting" else ""
 
 
+def _completed(query: QueryStatus) -> str:
+    """Return why a query is stopped that has read what was there."""
+    if not observed(query).completed:
+        return ""
+    return "has read what was there; runs again at the next start of the runner, or by `mzplan restart`"
+
+
 def _stale_inputs(query: QueryStatus) -> str:
     """Return `reads source.customers as of 2026-01-31T10:02:00Z, which has failed since`, one line each."""
     lines = []
@@ -175,6 +182,7 @@ NOTES = (
     _stale_inputs,
     _backlog,
     _held,
+    _completed,
     _warning,
     _left_out,
     _violations,

@@ -50,6 +50,10 @@ class CaughtUp(Gate):
         names = ", ".join(str(read.address) for read in wanted.snapshots.values())
         return HeldQuery(reason=f"waits until its snapshots have caught up: {names}")
 
+    def keeps_running(self) -> bool:
+        """Return whether the queries end with the runner, because their readers may need them until then."""
+        return self.ends
+
     def poll(
         self, queries: Mapping[Address, QueryState], fault_of: Callable[[Address], Fault | None]
     ) -> bool:
@@ -110,9 +114,7 @@ def _has_caught_up(query: QueryState, wanted: Description, since: float) -> bool
     run = query.run
     if query.condition != "running" or run is None or not is_run_of(run, key_of(wanted)):
         return False
-    if run.last_progress_at is None:  # a dry instance reads nothing
-        return run.triggered
-    return run.lag == 0 and run.last_progress_at - (run.batch_seconds or 0.0) > since
+    return run.found_nothing_after(since)
 
 
 def _problem(query: QueryState, fault: Fault | None, waited: float) -> str | None:

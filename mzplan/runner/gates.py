@@ -18,7 +18,7 @@ from typing import NamedTuple
 from mzplan.controller.decision import HeldQuery, Key, key_of
 from mzplan.controller.observations import QueryState
 from mzplan.controller.reconcile import is_run_of
-from mzplan.controller.terms import InstanceId
+from mzplan.controller.terms import Gate, InstanceId
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
@@ -37,7 +37,7 @@ _NEXT_STEPS = "`mzplan apply` continues with all of them, `mzplan state rollback
 log = logging.getLogger("mzplan.runner")
 
 
-class Canaries:
+class Canaries(Gate):
     """The gate for canaries and for queries that wait for canaries. `verdicts` are from the Status."""
 
     def __init__(self, verdicts: Mapping[Address, CanaryVerdict]):
@@ -150,7 +150,7 @@ class Canaries:
 
 def _verdict(canary: Canary, key: Key, query: QueryState, waited: float) -> CanaryVerdict | None:
     run, memory = query.run, query.memory
-    if query.condition == "running" and run is not None and is_run_of(run, key):
+    if (query.condition == "running" or query.completed) and run is not None and is_run_of(run, key):
         return CanaryVerdict(serial=canary.serial, passed=True)
     if memory.target == key and memory.last_failure in ("rejected", "failed"):
         return CanaryVerdict(

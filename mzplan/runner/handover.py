@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mzplan.controller.decision import HeldQuery
-from mzplan.controller.terms import InstanceId
+from mzplan.controller.terms import Gate, InstanceId
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import MzplanError
@@ -51,7 +51,7 @@ class _OtherRunner:
         return f"waits for instance {self.instance}, whose runner has not released it yet"
 
 
-class Handover:
+class Handover(Gate):
     """The gate for queries that come to `instance` from another instance.
 
     `clock` returns monotonic seconds. Except for `hold`, methods raise MzplanError if the store fails.

@@ -182,7 +182,7 @@ class Notifier:
         if observed is None:
             return
         seen = observed.observations.items()
-        running = {str(address) for address, one in seen if one.condition == "running" and not one.error}
+        running = {str(address) for address, one in seen if one.runs_or_completed and not one.error}
         still = tuple(one for one in journal.failing if one[0].split()[0] not in running)
         if still != journal.failing:
             yield None, replace(journal, failing=still)

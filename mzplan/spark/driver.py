@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 # process for each: some twenty per micro-batch. Both managers write a temporary file and rename it.
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 
-UNTIL_CAUGHT_UP = "200ms"  # between two triggers of a query that only reads what is there
 _REPORTS_WITHOUT_INPUT = {"spark.sql.streaming.noDataProgressEventInterval": "100"}  # milliseconds
 
 

@@ -43,7 +43,7 @@ from mzplan.schema.user_functions import FunctionName, function_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, table_at
-from mzplan.spark.driver import UNTIL_CAUGHT_UP, SparkDriver
+from mzplan.spark.driver import SparkDriver
 from mzplan.spark.expectations import RowChecks
 from mzplan.spark.function_releases import loaded_function, require_release
 from mzplan.spark.interrupted_steps import InterruptedSteps
@@ -57,6 +57,7 @@ from mzplan.spark.relational_streams import require_place, tables_in_order
 from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.state_trial import require_state
 from mzplan.spark.step_recorder import StepRecorder
+from mzplan.spark.streams import AT_ONCE
 from mzplan.spark.tasks.open_tasks import check_arguments
 from mzplan.spark.versions import require_features, require_readable
 from mzplan.spark.views import QuerySessions, analysed, is_current_view, is_relational_view
@@ -102,7 +103,7 @@ class SparkExecutor(SparkDriver):
             source_runs=self._source_runs,
             sessions=QuerySessions(self._progress),
             tasks=self._tasks,
-            interval=UNTIL_CAUGHT_UP if context.until_caught_up else None,
+            interval=AT_ONCE if context.until_caught_up else None,
         )
 
     def close(self) -> None:

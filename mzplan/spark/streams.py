@@ -29,6 +29,7 @@ from mzplan.schema.columns import Column
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.source_columns import keys_of
 from mzplan.schema.target_writes import writes_difference
+from mzplan.schema.triggers import is_available_now
 from mzplan.spark.collections import table_at
 from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.projection import project, read_by
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 
+AT_ONCE = "200ms"
+"""Between two triggers of a query that only reads what is there."""
+
 SKIP_CHANGES = {"skipChangeCommits": "true"}
 """The stream of a collection that only grows continues if another writer deletes rows (foreign_changes)."""
 _ALL_FILES = 2**31 - 1
@@ -52,7 +56,9 @@ def trigger_interval(query: ResolvedQuery, interval: str | None = None) -> str:
 
     `interval`: the interval of all queries, if they don't have their own.
     """
-    return f"{milliseconds(interval or query.body['trigger']['interval'])} milliseconds"
+    if interval is None:
+        interval = AT_ONCE if is_available_now(query.body) else query.body["trigger"]["interval"]
+    return f"{milliseconds(interval)} milliseconds"
 
 
 def source_writer(
