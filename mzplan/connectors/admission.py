@@ -59,8 +59,8 @@ class GuardedSecrets(Secrets):
         """Check a query or connection before its secrets are resolved.
 
         Raises MzplanError MZ108 for a description that violates the schemas, and the guard's errors: for
-        secrets that may not go to their servers, for servers that a proposal may not reach, and for functions
-        that may not run.
+        secrets that may not go to their servers, for servers that a proposal may not reach, for functions
+        that may not run, and for jars that may not be loaded.
         """
         assert isinstance(of, Description | InlinedConnection), "nothing else has secrets"
         if isinstance(of, Description) and of.address.is_connection:  # a connection that no query uses
@@ -72,6 +72,10 @@ class GuardedSecrets(Secrets):
         try:
             if isinstance(of, Description) and (function := function_of(of.address.kind, of.type, of.body)):
                 self._guard.run(str(of.address), str(function))
+            links = of.connections.values() if isinstance(of, Description) else (of,)
+            for link in links:
+                for package in resource_kind("connection", link.type).listed_packages(link.body):
+                    self._guard.load(str(of.address), package)
             self._guard.check(str(of.address), frozenset(flows), proposed=self.are_proposed)
             if self.are_proposed:
                 self._guard.connect(str(of.address), frozenset(_all_routes(of)))

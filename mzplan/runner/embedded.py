@@ -23,8 +23,8 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.observed import Lease
 from mzplan.model.resources import STATE_CONFIG_VARIABLE, Instance, ProjectSettings, start_command
 from mzplan.runner.wake import listener_pid, runtime_folder
-from mzplan.schema.description import packages_of
-from mzplan.secrets.policy import POLICY_VARIABLE
+from mzplan.schema.description import PACKAGES, packages_of, packages_of_schemas
+from mzplan.secrets.policy import POLICY_VARIABLE, Guard
 from mzplan.secrets.resolved import scrub_diagnostic
 from mzplan.store.leases import is_local
 from mzplan.store.store import Store
@@ -234,12 +234,27 @@ def write_failure(problem: MzplanError, settings: ProjectSettings, instance: str
     write_durably(_failure_file(settings, instance), text.encode(), mode=0o600)
 
 
-def required_packages(store: Store) -> dict[str, tuple[str, ...]]:
-    """Return the jars for the committed queries, with the jars in PACKAGES_VARIABLE."""
+def required_packages(store: Store, policy: Guard | None = None) -> dict[str, tuple[str, ...]]:
+    """Return the jars for the committed queries, with the jars in PACKAGES_VARIABLE.
+
+    Leave out jars that connections list and the policy doesn't.
+    """
     committed = packages_of(store.read_state().resources)
     extra: dict[str, list[str]] = json.loads(os.environ.get(PACKAGES_VARIABLE) or "{}")
     names = sorted({*committed, *extra})
-    return {name: tuple(sorted({*committed.get(name, ()), *extra.get(name, ())})) for name in names}
+    found = {name: tuple(sorted({*committed.get(name, ()), *extra.get(name, ())})) for name in names}
+    if policy is None or PACKAGES not in found:
+        return found
+    own = packages_of_schemas()
+    return {**found, PACKAGES: tuple(one for one in found[PACKAGES] if one in own or _may_load(policy, one))}
+
+
+def _may_load(policy: Guard, package: str) -> bool:
+    try:
+        policy.load("", package)
+    except MzplanError:
+        return False
+    return True
 
 
 def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:

@@ -178,7 +178,17 @@ def _serve(
     warehouse = absolute_warehouse(settings)
     former = _former_place(store, state, lease.instance, warehouse)
     controller = _controller(
-        settings, store, secrets, jobs, lease.instance, is_dry, gates, wake_event, former, until_caught_up
+        settings,
+        store,
+        secrets,
+        jobs,
+        lease.instance,
+        is_dry,
+        gates,
+        wake_event,
+        former,
+        until_caught_up,
+        policy,
     )
     controller.lead(lease.instance, lease.owner)
 
@@ -317,6 +327,7 @@ def _controller(
     wake_event: threading.Event,
     former: str,
     until_caught_up: bool,
+    policy: Policy | None,
 ) -> Controller:
     if is_dry:
         executor = InMemoryExecutor(settings.project, store.read_status(instance))
@@ -328,7 +339,7 @@ def _controller(
         directory=settings.directory,
         warehouse=absolute_warehouse(settings),
         former_place=former,
-        packages=required_packages(store),
+        packages=required_packages(store, policy),
         secrets=secrets,
         until_caught_up=until_caught_up,
     )

@@ -20,6 +20,7 @@ from mzplan.model.stored import SPARSE, Id, Positive
 from mzplan.model.tasks import Task
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.lineage import lineage_of
+from mzplan.schema.loading import types_of
 from mzplan.schema.properties import value_at
 from mzplan.schema.source_columns import collection_kind, columns_of
 from mzplan.schema.view_query import with_collection
@@ -240,13 +241,24 @@ def as_connection(description: Description) -> InlinedConnection:
     )
 
 
+PACKAGES = "spark.jars.packages"
+
+
+def packages_of_schemas() -> frozenset[str]:
+    """Return the jars that the schemas of connections name for their own properties (`x-packages`)."""
+    schemas = (resource_kind("connection", type_).schema["properties"] for type_ in types_of("connection"))
+    return frozenset(
+        package for schema in schemas for one in schema.values() for package in one.get("x-packages", ())
+    )
+
+
 def packages_of(resources: Mapping[Address, ResourceState]) -> dict[str, tuple[str, ...]]:
     """Return the additional jars that Spark needs for the resources of a state, as settings of Spark.
 
     The settings are `spark.jars.packages` and `spark.jars.excludes`; both are empty if Spark needs none.
     """
     pairs = [resource_kind(a.kind, r.type).packages(r.body) for a, r in resources.items()]
-    names = ("spark.jars.packages", "spark.jars.excludes")
+    names = (PACKAGES, "spark.jars.excludes")
     by_setting = {
         name: sorted({package for pair in pairs for package in pair[i]}) for i, name in enumerate(names)
     }

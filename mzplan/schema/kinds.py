@@ -99,12 +99,18 @@ class ResourceKind:
     def packages(self, body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the jars that Spark needs for this body, and the dependencies to exclude from them.
 
-        Both are Maven coordinates (`x-packages`, `x-packages-excluded`).
+        Both are Maven coordinates (`x-packages`, `x-packages-excluded`, `x-lists-packages`).
         """
         present = [schema for name, schema in self.schema["properties"].items() if name in body]
         wanted = (package for schema in present for package in schema.get("x-packages", ()))
         excluded = (package for schema in present for package in schema.get("x-packages-excluded", ()))
-        return tuple(wanted), tuple(excluded)
+        return (*wanted, *self.listed_packages(body)), tuple(excluded)
+
+    def listed_packages(self, body: Body) -> tuple[str, ...]:
+        """Return the jars that a body itself names, as Maven coordinates (`x-lists-packages`)."""
+        properties = self.schema["properties"].items()
+        lists = (body.get(name, ()) for name, schema in properties if schema.get("x-lists-packages"))
+        return tuple(package for given in lists for package in given)
 
     def query_type(self, kind: Kind) -> str | None:
         """Return the default type of a query of this kind on this connection; None if it can't have one."""

@@ -20,7 +20,10 @@ from mzplan.model.words import escaped
 
 POLICY_VARIABLE = "MZPLAN_POLICY"
 _HOST = re.compile(r"[\w.-]+|\[?[0-9a-f:.]+(%\w+)?\]?", re.ASCII)  # a host's name or IP address
-_FORM = '[[allow]] tables (references = ["${env:NAME}"], hosts = ["HOST:PORT"]) and functions = ["PACKAGE.*"]'
+_FORM = (
+    '[[allow]] tables (references = ["${env:NAME}"], hosts = ["HOST:PORT"]), functions = ["PACKAGE.*"] '
+    'and packages = ["GROUP:*"]'
+)
 
 Route = tuple[str, ...]
 """Servers as `host:port`, in order; the last one is the destination. An empty route stays on this machine. An
@@ -52,6 +55,12 @@ class Guard(ABC):
         """Raise MzplanError if the user's function may not run in this process.
 
         Without a policy, every function may run.
+        """
+
+    def load(self, subject: str, package: str) -> None:  # noqa: B027
+        """Raise MzplanError if Spark may not load the jars of a package, given by its Maven coordinates.
+
+        Without a policy, it may load all that a committed connection lists.
         """
 
     def connect(self, subject: str, routes: Collection[Route]) -> None:  # noqa: B027
@@ -92,22 +101,30 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy(Guard):
-    """Allows the flows and functions that a policy file lists, and refuses all others.
+    """Allows the flows, functions and packages that a policy file lists, and refuses all others.
 
     - `path` is shown to people.
     - `functions`: patterns of functions, such as `shop_transforms.*` or `transforms/*.py:*`. Code in the
       runner's process could read every secret.
+    - `packages`: patterns of Maven coordinates, such as `org.postgresql:*`, whose jars Spark may load.
     """
 
     path: str
     allowed: tuple[Allowance, ...]
     functions: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
     def run(self, subject: str, function: str) -> None:
         """Raises MzplanError MZ363."""
         if any(_pattern(pattern, ".*").fullmatch(function) for pattern in self.functions):
             return
         raise error("MZ363.not-listed", subject=subject, function=function, path=self.path)
+
+    def load(self, subject: str, package: str) -> None:
+        """Raises MzplanError MZ363."""
+        if any(_pattern(pattern, ".*").fullmatch(package) for pattern in self.packages):
+            return
+        raise error("MZ363.package-not-listed", subject=subject, package=package, path=self.path)
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
         """Raises MzplanError MZ106."""
@@ -165,15 +182,17 @@ def read_policy(path: str) -> Policy:
         raise _unusable_error(path, problem.strerror or "it can't be opened") from None
     except ValueError as problem:
         raise _unusable_error(path, f"it is not TOML: {problem}") from None
-    entries, functions = content.pop("allow", []), content.pop("functions", [])
-    if not isinstance(functions, list) or not all(isinstance(text, str) and text for text in functions):
-        raise _unusable_error(path, "its `functions` must be a list of strings")
+    entries = content.pop("allow", [])
+    code = {name: content.pop(name, []) for name in ("functions", "packages")}
+    for name, given in code.items():
+        if not isinstance(given, list) or not all(isinstance(text, str) and text for text in given):
+            raise _unusable_error(path, f"its `{name}` must be a list of strings")
     if content:
         raise _unusable_error(path, f"it has the unknown key {min(content)!r}; a policy has only {_FORM}")
     if not isinstance(entries, list):
         raise _unusable_error(path, f"its `allow` is no list; a policy has {_FORM}")
     allowed = tuple(_allowance(path, entry) for entry in entries)
-    return Policy(path=path, allowed=allowed, functions=tuple(functions))
+    return Policy(path=path, allowed=allowed, **{name: tuple(given) for name, given in code.items()})
 
 
 def lines_for(flows: Iterable[Flow]) -> str:

@@ -38,6 +38,7 @@ from mzplan.model.observed import Counters
 from mzplan.model.tasks import TaskProgress
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.expectations import EXPECT
+from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.user_functions import FunctionName, function_of
 from mzplan.secrets.references import Secrets
@@ -54,6 +55,7 @@ from mzplan.spark.progress import Progress, ProgressListener
 from mzplan.spark.projection import empty_rows, ensure_columns, outputs_of
 from mzplan.spark.query import RunningQuery
 from mzplan.spark.relational_streams import require_place, tables_in_order
+from mzplan.spark.session import require_loaded
 from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.state_trial import require_state
 from mzplan.spark.step_recorder import StepRecorder
@@ -194,9 +196,13 @@ class SparkExecutor(SparkDriver):
     def _jar_problems(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """Report MZ129 if the query needs jars that are missing."""
         spark, link = self._spark, description.connections.get("connection")
-        if spark is None or link is None or AWS not in link.connections:
+        if spark is None or link is None:
             return ()
-        return _refusals(lambda: require_packages(spark, self._resolve(description, secrets)))
+        listed = resource_kind("connection", link.type).listed_packages(link.body)
+        problems = _refusals(lambda: require_loaded(spark, link.address, listed))
+        if AWS in link.connections:
+            problems += _refusals(lambda: require_packages(spark, self._resolve(description, secrets)))
+        return problems
 
     def _problems_with_spark(
         self, spark: SparkSession, description: Description, secrets: Secrets

@@ -15,13 +15,14 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mzplan.host.processes import LOG_FORMAT_VARIABLE
 from mzplan.host.spark_lines import LINES, SparkLine, installed_line, line_of
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.resolved import scrub
 from mzplan.spark.java import is_as_pinned, jar_name, local_jars, require_java, require_pinned
@@ -128,6 +129,28 @@ def _require_packages(session: SparkSession, line: SparkLine) -> None:
             named=" and ".join(line.packages),
             packages=",".join(line.packages),
         ) from None
+
+
+def require_loaded(session: SparkSession, connection: Address, packages: Iterable[str]) -> None:
+    """Raise MzplanError MZ129 if Spark started without the jars of these packages."""
+    settings = session.sparkContext.getConf()
+    given = f"{settings.get('spark.jars.packages', '')},{settings.get('spark.jars', '')}".split(",")
+    loaded = {entry.rpartition("/")[2].strip() for entry in given}
+    missing = [package for package in packages if not loaded & _names_of(package)]
+    if missing:
+        raise error(
+            "MZ129.spark-runs",
+            resource=connection,
+            jars=missing,
+            jar_list=",".join(missing),
+            leave_out="",
+        )
+
+
+def _names_of(package: str) -> set[str]:
+    """Return the package, and the names that its jar may have."""
+    _, name, version = package.split(":")
+    return {package, jar_name(package), f"{name}-{version}.jar"}
 
 
 def _keep_jars_from_python(session: SparkSession) -> None:

@@ -45,6 +45,10 @@ _PATTERNS = {
     r"^[A-Za-z][A-Za-z0-9_]*( BINARY)?$": ("are a column's name, or NAME BINARY", "customer_id"),
     r"^[0-9]+(ms|s|m|h)$": ("are a whole number with a unit: ms, s, m or h", "500ms"),
     "^available-now$": ("are available-now, or {interval: 5s}", "available-now"),
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z0-9][A-Za-z0-9._-]*){2}$": (
+        "are Maven coordinates, group:artifact:version",
+        "org.postgresql:postgresql:42.7.4",
+    ),
     r"^[a-zA-Z0-9._-]{1,249}$": ("contain at most 249 letters, digits, dots, _ and -", "orders.v1"),
     r"^[a-z]{2}[a-z0-9-]*$": ("are names of AWS regions", "eu-central-1"),
     r"^arn:[a-z0-9-]+:iam::[0-9]{12}:role/\S+$": (

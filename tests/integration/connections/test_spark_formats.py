@@ -1,4 +1,4 @@
-"""Connections of type spark, with data sources that Spark brings: rate, files as a stream and in batch."""
+"""Connections of type spark: Spark's own data sources, JDBC with its jar, and a Python data source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import Project, drop_file, eventually
+from examples.servers import PostgresServer
+from tests.support import Make, Project, drop_file, eventually, rows_of
 
 PIPELINE = """\
 connections:
@@ -71,3 +72,105 @@ def test_rows_go_through_any_data_source(project: Project, tmp_path: Path) -> No
     project.write("shop", text.replace("value BIGINT", "value INT"))
     project.run("apply", "--auto-approve", "--allow-replace")
     eventually("the error", lambda: "value is bigint" in str(project.queries()["source.tick"]["error"]))
+
+
+JDBC = """\
+connections:
+  shop_db:
+    type: spark
+    format: jdbc
+    packages: [org.postgresql:postgresql:42.7.4]
+    options:
+      url: "jdbc:postgresql://127.0.0.1:%(port)s/%(database)s"
+      user: %(user)s
+      driver: org.postgresql.Driver
+    secrets: {password: "${env:TEST_PG_PASSWORD}"}
+sources:
+  orders: {type: local, schema: "id BIGINT, customer STRING", trigger: {interval: 300ms}}
+sinks:
+  orders_copy:
+    from: orders
+    connection: shop_db
+    options: {dbtable: public.orders}
+    batch: true
+    trigger: {interval: 300ms}
+"""
+
+
+def test_rows_go_to_postgresql_by_jdbc(tmp_path: Path, postgres: PostgresServer, database: Make) -> None:
+    """Also if the runner started before anybody named the driver's jar."""
+    name = database("jdbc")
+    project = Project(tmp_path / "p", "jdbc", {"TEST_PG_PASSWORD": postgres.password})
+    text = JDBC % {"port": postgres.port, "database": name, "user": postgres.user}
+    try:
+        project.write("shop", text)
+        project.apply()
+        project.append("orders", [{"id": 1, "customer": "ada"}, {"id": 2, "customer": "bob"}])
+
+        def written() -> list[tuple[int, str]]:
+            exists = rows_of(postgres.dsn(name), "SELECT to_regclass('public.orders') IS NOT NULL")[0][0]
+            return sorted(rows_of(postgres.dsn(name), "SELECT id, customer FROM orders")) if exists else []
+
+        eventually("the rows", lambda: written() == [(1, "ada"), (2, "bob")])
+        # Another package needs another Spark: the query goes on as before, and says what it waits for.
+        project.write("shop", text.replace("42.7.4", "42.7.3"))
+        refused = project.run("apply", "--auto-approve")
+        assert refused.returncode == 1 and "MZ129" in refused.stdout + refused.stderr
+        assert project.queries()["sink.orders_copy"]["condition"] == "running"
+    finally:
+        project.down()
+
+
+COUNTER = """\
+from pyspark.sql.datasource import DataSource, InputPartition, SimpleDataSourceStreamReader
+
+
+class DefaultSource(DataSource):
+    @classmethod
+    def name(cls):
+        return "counter"
+
+    def schema(self):
+        return "n BIGINT, text STRING"
+
+    def simpleStreamReader(self, schema):
+        return Reader(int(self.options.get("upto", 3)), self.options["secret"])
+
+
+class Reader(SimpleDataSourceStreamReader):
+    def __init__(self, upto, secret):
+        self.upto, self.secret = upto, secret
+
+    def initialOffset(self):
+        return {"n": 0}
+
+    def read(self, start):
+        end = min(start["n"] + 1, self.upto)
+        return self.readBetweenOffsets(start, {"n": end}), {"n": end}
+
+    def readBetweenOffsets(self, start, end):
+        return iter([(n, self.secret.upper()) for n in range(start["n"], end["n"])])
+"""
+COUNTED = """\
+connections:
+  counter: {type: spark, format: counter, options: {upto: 5}, secrets: {secret: "${env:COUNTER_SECRET}"}}
+sources:
+  counted: {connection: counter, schema: "n BIGINT, text STRING", trigger: available-now}
+"""
+
+
+def test_a_python_data_source_of_an_installed_package_is_found(tmp_path: Path) -> None:
+    """Spark finds packages whose names begin with pyspark_."""
+    (tmp_path / "packages" / "pyspark_counter").mkdir(parents=True)
+    (tmp_path / "packages" / "pyspark_counter" / "__init__.py").write_text(COUNTER)
+    environment = {"PYTHONPATH": str(tmp_path / "packages"), "COUNTER_SECRET": "aha"}
+    project = Project(tmp_path / "p", "counter", environment)
+    try:
+        project.write("shop", COUNTED)
+        project.apply()
+        eventually("all is read", lambda: bool(project.queries()["source.counted"].get("completed")))
+        done = project.run("snapshot", "source.counted", "--format", "json")
+        rows = sorted(json.loads(line)["n"] for line in done.stdout.splitlines())
+        assert rows == [0, 1, 2, 3, 4], done
+    finally:
+        project.down()
