@@ -227,8 +227,11 @@ def _lag(sources: list[dict[str, Any]]) -> int | None:
         return None
     source = sources[0]
     latest, end = source.get("latestOffset"), source.get("endOffset")
-    if str(source.get("description", "")).startswith("Kafka"):
+    description = str(source.get("description", ""))
+    if description.startswith("Kafka"):
         return _kafka_lag(latest, end)
+    if description.startswith("RatePerMicroBatchStream"):  # each micro-batch reads all that is there
+        return 0
     outstanding = (source.get("metrics") or {}).get("numFilesOutstanding")
     return 0 if outstanding in ("0", 0) else None
 

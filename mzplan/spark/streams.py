@@ -11,6 +11,8 @@ from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.formats.dead_letters import WORD, DeadLetters
 from mzplan.connectors.formats.records import DEAD
+from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.difference import difference
 from mzplan.connectors.frames.merges import (
     CHANGE_FEED,
     IS_REMOVED,
@@ -25,12 +27,12 @@ from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.connectors.frames.row_hash import oldest, with_content_hash, with_time
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.times import milliseconds
-from mzplan.schema.columns import Column
+from mzplan.schema.columns import CHANGE, POSITION, Column
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.source_columns import keys_of
 from mzplan.schema.target_writes import writes_difference
 from mzplan.schema.triggers import is_available_now
-from mzplan.spark.collections import table_at
+from mzplan.spark.collections import read_table, table_at
 from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.projection import project, read_by
 from mzplan.warehouse.collection_log import CollectionLog
@@ -79,8 +81,11 @@ def source_writer(
     its hash. Changes of a keyed collection are merged, in one commit per step, under the lock `rewriting`.
     Dead letters are stored, and violations of `expectations` are counted, before the rows are written. `fail`
     takes the error of a batch, `count_letters` the number of dead letters. `guard`: see SourceConnector.
+
+    A step of a source that reads a whole table (`SourceConnector.table`) merges the rows that differ. If none
+    do, it makes a commit without rows.
     """
-    letters = letters_of(connector, query, count_letters)
+    letters, table = letters_of(connector, query, count_letters), connector.table(query)
     is_read_once = not (query.keys or letters or expectations.any)
     observed_rows = with_content_hash(rows, *oldest(rows)) if is_read_once else with_time(rows)
     if is_read_once and guard is None:
@@ -88,7 +93,13 @@ def source_writer(
 
     def write_rows(batch: DataFrame, step: int) -> None:
         failpoint(Failpoint.SOURCE_BEFORE_MERGE)
-        if query.keys:
+        if table is not None:
+            with rewriting:
+                if batch.isEmpty():
+                    append(batch.drop(CHANGE), step, collection)
+                else:
+                    merge(batch, step, table_at(collection), query.keys)
+        elif query.keys:
             latest = latest_rows(batch, query.keys, position=True)
             if query.description.reads:  # the rows were ordered like the collection that the view reads
                 latest = without_order(latest)
@@ -108,10 +119,33 @@ def source_writer(
         with micro_batch(fail):
             if guard is not None:
                 guard(step)
-            with rows_to_write(batch, step, letters, expectations) as checked:
+            with (
+                _changed_rows(batch, table, collection, query) as given,
+                rows_to_write(given, step, letters, expectations) as checked,
+            ):
                 write_rows(checked, step)
 
     return observed_rows.writeStream.foreachBatch(write_batch)
+
+
+@contextmanager
+def _changed_rows(
+    batch: DataFrame,
+    table: Callable[[SparkSession], DataFrame] | None,
+    collection: str,
+    query: ResolvedQuery,
+) -> Iterator[DataFrame]:
+    """Yield the rows of a batch; of a source that reads a whole table, the rows that differ."""
+    if table is None:
+        yield batch
+        return
+    session, columns = batch.sparkSession, [column.name for column in query.columns]
+    stored = read_table(session, collection)
+    changes = difference(table(session), stored, columns, query.keys, query.address)
+    try:
+        yield changes.rows.withColumn(POSITION, f.lit(None).cast(stored.schema[POSITION].dataType))
+    finally:
+        changes.close()
 
 
 def letters_of(

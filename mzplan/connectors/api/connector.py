@@ -97,6 +97,13 @@ class SourceConnector(Side, Protocol):
         greatest `_position` counts (see `compares_positions`).
         """
 
+    def table(self, query: ResolvedQuery) -> Callable[[SparkSession], DataFrame] | None:
+        """Return a reader of all rows of the upstream: the user's columns in order. None for a stream.
+
+        Each step of such a source changes the rows of its keyed collection that differ. `stream` then only
+        triggers the steps."""
+        return None
+
     def release(self, query: ResolvedQuery) -> None:
         """Remove the objects that a dropped generation created on its upstream. Does nothing if they are
         gone. Raises MzplanError while they can't be removed."""

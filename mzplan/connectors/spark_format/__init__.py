@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector, SinkConnector, SourceConnector
@@ -16,8 +17,10 @@ from mzplan.model.diagnostics import error
 from mzplan.schema.columns import POSITION, spark_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+_TICKS = "rate-micro-batch"
 
 
 def options_of(query: ResolvedQuery) -> dict[str, str]:
@@ -50,29 +53,45 @@ class SparkSource(SourceConnector):
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         """Raise MzplanError MZ370 if the data source doesn't have the declared columns."""
-        rows = _loaded(spark, query)
-        types = {field.name.lower(): field.dataType.simpleString() for field in rows.schema.fields}
-        missing = [column.name for column in query.columns if column.name.lower() not in types]
-        if missing:
-            raise error("MZ370.missing", address=query.address, missing=missing, names=rows.columns)
-        declared = spark.createDataFrame([], ddl(query.columns)).schema
-        for field in declared.fields:
-            found = types[field.name.lower()]
-            if found != field.dataType.simpleString():
-                raise error(
-                    "MZ370.other-type",
-                    address=query.address,
-                    name=field.name,
-                    found=found,
-                    declared=spark_type(field.dataType.simpleString()),
-                )
-        columns = (f.col(quoted(column.name)).alias(column.name) for column in query.columns)
-        return rows.select(*columns, f.struct(row_clock().alias("row")).alias(POSITION))
+        if query.body["batch"]:
+            _table(query, spark)
+            ticks = spark.readStream.format(_TICKS).options(rowsPerBatch=1, numPartitions=1).load()
+            rows = ticks.select(*(f.lit(None).cast(spark_type(c.type)).alias(c.name) for c in query.columns))
+        else:
+            rows = _declared(_loaded(spark.readStream, query), query)
+        return rows.withColumn(POSITION, f.struct(row_clock().alias("row")))
+
+    def table(self, query: ResolvedQuery) -> Callable[[SparkSession], DataFrame] | None:
+        return partial(_table, query) if query.body["batch"] else None
 
 
-def _loaded(spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-    """Return the stream. Some data sources need a schema, and others refuse one."""
-    reader = spark.readStream.format(query.link.body["format"]).options(**options_of(query))
+def _table(query: ResolvedQuery, spark: SparkSession) -> DataFrame:
+    return _declared(_loaded(spark.read, query), query)
+
+
+def _declared(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+    """Return the declared columns. Raise MzplanError MZ370 if the data source doesn't have them."""
+    types = {field.name.lower(): field.dataType.simpleString() for field in rows.schema.fields}
+    missing = [column.name for column in query.columns if column.name.lower() not in types]
+    if missing:
+        raise error("MZ370.missing", address=query.address, missing=missing, names=rows.columns)
+    declared = rows.sparkSession.createDataFrame([], ddl(query.columns)).schema
+    for field in declared.fields:
+        found = types[field.name.lower()]
+        if found != field.dataType.simpleString():
+            raise error(
+                "MZ370.other-type",
+                address=query.address,
+                name=field.name,
+                found=found,
+                declared=spark_type(field.dataType.simpleString()),
+            )
+    return rows.select(*(f.col(quoted(column.name)).alias(column.name) for column in query.columns))
+
+
+def _loaded(reader: DataFrameReader | DataStreamReader, query: ResolvedQuery) -> DataFrame:
+    """Return the rows. Some data sources need a schema, and others refuse one."""
+    reader = reader.format(query.link.body["format"]).options(**options_of(query))
     try:
         return reader.load()
     except Exception as first:

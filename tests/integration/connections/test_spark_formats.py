@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from examples.servers import PostgresServer
-from tests.support import Make, Project, drop_file, eventually, rows_of
+from tests.support import Make, Project, drop_file, eventually, execute, rows_of
 
 PIPELINE = """\
 connections:
@@ -87,6 +87,18 @@ connections:
     secrets: {password: "${env:TEST_PG_PASSWORD}"}
 sources:
   orders: {type: local, schema: "id BIGINT, customer STRING", trigger: {interval: 300ms}}
+  customers:
+    connection: shop_db
+    options: {dbtable: public.customers}
+    schema: "name STRING, city STRING, since DATE"
+    batch: true
+    key: [name]
+    trigger: {interval: 1s}
+views:
+  located:
+    query: SELECT o.id, c.city FROM orders o LEFT JOIN customers c ON o.customer = c.name
+    snapshots: [customers]
+    trigger: {interval: 300ms}
 sinks:
   orders_copy:
     from: orders
@@ -97,9 +109,20 @@ sinks:
 """
 
 
-def test_rows_go_to_postgresql_by_jdbc(tmp_path: Path, postgres: PostgresServer, database: Make) -> None:
-    """Also if the runner started before anybody named the driver's jar."""
+def snapshot(project: Project, collection: str) -> list[dict[str, Any]]:
+    done = project.run("snapshot", collection, "--format", "json")
+    return [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
+
+
+def test_postgresql_is_read_and_written_by_jdbc(
+    tmp_path: Path, postgres: PostgresServer, database: Make
+) -> None:
     name = database("jdbc")
+    execute(postgres.dsn(name), "CREATE TABLE customers (name text, city text, since date)")
+    execute(
+        postgres.dsn(name),
+        "INSERT INTO customers VALUES ('ada', 'Oslo', '2026-01-31'), ('eve', 'Rome', NULL)",
+    )
     project = Project(tmp_path / "p", "jdbc", {"TEST_PG_PASSWORD": postgres.password})
     text = JDBC % {"port": postgres.port, "database": name, "user": postgres.user}
     try:
@@ -112,6 +135,27 @@ def test_rows_go_to_postgresql_by_jdbc(tmp_path: Path, postgres: PostgresServer,
             return sorted(rows_of(postgres.dsn(name), "SELECT id, customer FROM orders")) if exists else []
 
         eventually("the rows", lambda: written() == [(1, "ada"), (2, "bob")])
+
+        def cities() -> dict[str, str]:
+            return {row["name"]: row["city"] for row in snapshot(project, "source.customers")}
+
+        def located() -> dict[int, str]:
+            return {row["id"]: row["city"] for row in snapshot(project, "view.located")}
+
+        eventually("the table", lambda: cities() == {"ada": "Oslo", "eve": "Rome"})
+        eventually("the join", lambda: located() == {1: "Oslo", 2: None})
+        # The next triggers find what has changed in the table. A killed runner loses none of it.
+        execute(postgres.dsn(name), "UPDATE customers SET city = 'Bergen' WHERE name = 'ada'")
+        execute(postgres.dsn(name), "DELETE FROM customers WHERE name = 'eve'")
+        execute(postgres.dsn(name), "INSERT INTO customers VALUES ('bob', 'Lima', NULL)")
+        eventually("the changes", lambda: cities() == {"ada": "Bergen", "bob": "Lima"})
+        project.kill_runner()
+        project.json("up")
+        project.append("orders", [{"id": 3, "customer": "ada"}, {"id": 4, "customer": "bob"}])
+        eventually("the new rows", lambda: located() == {1: "Oslo", 2: None, 3: "Bergen", 4: "Lima"})
+        execute(postgres.dsn(name), "DELETE FROM customers")
+        eventually("an empty table", lambda: cities() == {})
+        assert project.json("drift")["drift"] == []
         # Another package needs another Spark: the query goes on as before, and says what it waits for.
         project.write("shop", text.replace("42.7.4", "42.7.3"))
         refused = project.run("apply", "--auto-approve")

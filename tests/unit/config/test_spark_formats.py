@@ -27,7 +27,7 @@ sinks:
 def test_a_plan_says_what_is_unchecked_and_shows_no_secret(tmp_path: Path) -> None:
     write(tmp_path, {"mzplan.yaml": DRY, "a.yaml": PROJECT % ""})
     plan = mzplan(tmp_path, "plan").out
-    assert "source.tick: mzplan knows nothing of this data source's offsets" in plan
+    assert "source.tick: mzplan knows nothing of this data source" in plan
     assert "sink.copy: it writes each row at least once" in plan and "DB_PASSWORD" not in plan
     apply(tmp_path)
     assert planned_effects(tmp_path) == {}
@@ -58,3 +58,28 @@ def test_a_secret_in_clear_is_refused_and_not_shown(
     found = errors(tmp_path, {"mzplan.yaml": DRY, "a.yaml": text.replace(old, new)})
     assert len(found) == 1 and expected in brief(found)[0], brief(found)
     assert "hunter22" not in str(found) and "AKIA22" not in str(found)
+
+
+TABLE = """\
+connections:
+  shop_db: {type: spark, format: jdbc, options: {url: "jdbc:postgresql://db/shop"}}
+sources:
+  customers:
+    {connection: shop_db, options: {dbtable: c}, schema: "id INT, city STRING"%s}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (", batch: true, key: [id], trigger: {interval: 10m}", ""),
+        (", batch: true, key: [id], trigger: available-now", ""),
+        (", batch: true, key: [id]", ""),
+        (", batch: true, trigger: {interval: 10m}", "MZ006"),
+        (", key: [id]", "MZ020"),
+        (", batch: true, key: [name], trigger: {interval: 10m}", "name"),
+    ],
+)
+def test_a_table_has_a_key(tmp_path: Path, more: str, expected: str) -> None:
+    found = brief(errors(tmp_path, {"mzplan.yaml": DRY, "a.yaml": TABLE % more}))
+    assert expected in " ".join(found) and bool(found) == bool(expected), found

@@ -310,3 +310,5 @@ def test_progress_of_a_batch_and_of_none_and_its_lag() -> None:
     assert parse_progress(progress(sources=[delta])).lag == 0
     delta["metrics"] = {"numFilesOutstanding": "2"}
     assert parse_progress(progress(sources=[delta])).lag is None
+    table = {"description": "RatePerMicroBatchStream[rowsPerBatch=1, …]"}
+    assert parse_progress(progress(sources=[table])).lag == 0
