@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +69,7 @@ def test_a_plan_has_the_labels_of_what_it_deletes(tmp_path: Path) -> None:
 
 
 def test_an_example_keeps_its_state_in_the_checkout_and_a_copy_keeps_its_own(tmp_path: Path) -> None:
-    for folder in (POLICIES.parent / name for name in ("cdc", "files", "local", "nexmark", "shop")):
+    for folder in (POLICIES.parent / name for name in ("cdc", "files", "local", "nexmark", "shop", "tpch")):
         settings = load_project(folder)
         assert (folder / settings.state["path"]).resolve() == POLICIES.parents[1] / "state" / folder.name
         copy_example(folder.name, tmp_path / folder.name)
@@ -133,3 +134,14 @@ def test_a_policy_denies_copies_without_a_sample(tmp_path: Path) -> None:
     assert denied("sample: 1%", 0) == ["No policy denies this plan."]
     assert mzplan(tmp_path, "--env", "dev", "apply", "--auto-approve").code == 0
     assert denied("as_of: latest", 1) == ["source.orders: the sample is removed"]
+
+
+def test_the_readme_of_tpch_says_what_a_step_of_each_view_computes(tmp_path: Path) -> None:
+    copy_example("tpch", tmp_path)
+    plan = mzplan(tmp_path, "plan", "--json").json()
+    notice = re.compile(r"view\.(\w+) computes (?:only the rows whose|all its rows in each step:) (.*)")
+    notices = filter(None, (notice.match(found["summary"]) for found in plan["diagnostics"]))
+    planned = {(found[1], found[2].partition(" a change of ")[0]) for found in notices}
+    rows = re.findall(r"(?m)^\| (q\d.*) \| (.*) \|$", (tmp_path / "README.md").read_text())
+    assert {(query, why) for queries, why in rows for query in queries.split(", ")} == planned
+    assert len(planned) == 22
