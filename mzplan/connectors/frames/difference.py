@@ -23,14 +23,15 @@ _LONGEST_KEY = 200  # characters
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The rows to write, cached: one per key, with `_change`. `count`: their number."""
+    """The rows to write: one per key, with `_change`. `count`: their number. `cached`: what Spark caches."""
 
     rows: DataFrame
     count: int
+    cached: DataFrame
 
     def close(self) -> None:
         """Release the cached rows."""
-        self.rows.unpersist()
+        self.cached.unpersist()
 
 
 def difference(
@@ -62,7 +63,7 @@ def difference(
     except BaseException:
         rows.unpersist()
         raise
-    return Difference(rows.drop(_ROWS), int(totals["count"]))
+    return Difference(rows.drop(_ROWS), int(totals["count"]), rows)
 
 
 def require_own_keys(changes: Difference, others: DataFrame, keys: Sequence[str], address: Address) -> None:
