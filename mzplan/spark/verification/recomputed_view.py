@@ -1,22 +1,10 @@
-"""Recomputes a relational view from all rows that it had read up to a step.
-
-The query runs with an empty state and a new checkpoint. A first micro-batch reads all rows. A second one
-reads none, and closes the windows up to the watermark of that step. The result is compared with the view's
-collection as of the step.
-
-A batch query doesn't work here: it can't tell which windows are closed, or which rows of an outer join are
-final. Only a current view is recomputed by a batch query, over the versions that its step has recorded.
-"""
+"""Compares the recomputed rows of a view (see recomputed_rows) with its collection, as of a step."""
 
 from __future__ import annotations
 
-import json
 import tempfile
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
@@ -24,27 +12,21 @@ from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import quoted
-from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.words import count
 from mzplan.schema.expectations import deciding_rows
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.view_query import gives_same_rows
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
 from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.current.affected import computed_digest
-from mzplan.spark.expectations import recomputed_rows_that_stay
-from mzplan.spark.query_trees import analysed_plan
-from mzplan.spark.streams import collection_stream
-from mzplan.spark.verification.source import Exactness, exactness_of
-from mzplan.spark.views import compute_of, is_current_view, own_session, rows_of_view
+from mzplan.spark.verification.recomputed_rows import RecomputedRows, not_repeatable
+from mzplan.spark.verification.source import Exactness
+from mzplan.spark.views import is_current_view
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.current_steps import CurrentSteps
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.folder import decoding
-from mzplan.warehouse.snapshot import name_of
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
@@ -85,7 +67,6 @@ class RecomputationResult:
         return not self.is_equal and not self.explanation
 
 
-_WATERMARK = "batchWatermarkMs"  # in the offset log's settings of a micro-batch
 _EXAMPLES = 5
 _LONGEST = 200  # characters of an example
 
@@ -94,10 +75,16 @@ class RecomputedView:
     """One view with its own Spark session, which `close` closes."""
 
     def __init__(self, session: SparkSession, query: ResolvedQuery, warehouse: str, connectors: Connectors):
-        self._session, self._query = session, query
-        self._warehouse, self._connectors = warehouse, connectors
+        self._session, self._query, self._warehouse = session, query, warehouse
         assert query.checkpoint is not None, "verifying needs the checkpoint"
         self._checkpoint = query.checkpoint
+        self._rows = RecomputedRows(
+            session=session,
+            query=query,
+            warehouse=warehouse,
+            connectors=connectors,
+            checkpoint=query.checkpoint,
+        )
 
     @classmethod
     def open(cls, verified: QueryToVerify) -> RecomputedView:
@@ -120,13 +107,13 @@ class RecomputedView:
                 return _compared(wanted, self._collection(record), record, exactness, self._query)
             self._require_one_query()
             with tempfile.TemporaryDirectory(prefix="mzplan-verify-") as folder:
-                wanted, exactness = self._computed(record, Path(folder))
+                wanted, exactness = self._rows.of_streams(record.step, folder)
                 return _compared(wanted, self._collection(record), record, exactness, self._query)
 
     def _computed_in_batch(self, record: StepRecord) -> tuple[DataFrame, Exactness]:
         """Return the query's rows over the inputs' versions of a step or, for the last step with a
         difference, of the last step."""
-        query, session = self._query, own_session(self._session)
+        query = self._query
         steps, log = CurrentSteps(self._checkpoint.folder), self._checkpoint.log
         path = collection_path(self._warehouse, *query.description.place)
         writes = (commit.step for commit in CollectionLog(path, log.query_id).after(record.version or 0))
@@ -135,16 +122,8 @@ class RecomputedView:
         if step is None:
             raise GoneError(f"Which versions of its inputs step {record.step} has read is no longer known.")
         if step.computed != computed_digest(query):
-            raise _not_repeatable(query, "Its query has changed, and no step has computed its rows since.")
-        tables = {
-            name: read_table(
-                session, collection_path(self._warehouse, *read.place), step.versions[name_of(read.place)]
-            )
-            for name, read in query.description.reads.items()
-        }
-        position = self._connectors.position(query.description)
-        rows = rows_of_view(session, {}, tables, query, position, None)
-        return rows, exactness_of(analysed_plan(rows))
+            raise not_repeatable(query, "Its query has changed, and no step has computed its rows since.")
+        return self._rows.of_current(step)
 
     def _require_one_query(self) -> None:
         """Raise MZ092 if an earlier query produced rows of the collection."""
@@ -154,81 +133,13 @@ class RecomputedView:
             earlier = {name: begun.rows.get(name) for name in kind.row_properties}
             if not gives_same_rows(kind, deciding_rows(earlier), deciding_rows(now)):
                 why = f"Its query was a different one at step {begun.step}, whose rows stay as they are."
-                raise _not_repeatable(self._query, why)
-
-    def _computed(self, record: StepRecord, folder: Path) -> tuple[DataFrame, Exactness]:
-        """Return the query's rows over all rows that the view had read after a step."""
-        query = self._query
-        session = own_session(self._session)  # a separate session for temporary views
-        streams = {
-            name: collection_stream(
-                session, query, read, collection_path(self._warehouse, *read.place), begins=False
-            )
-            for name, read in query.description.reads.items()
-        }
-        position, compute = self._connectors.position(query.description), compute_of(self._connectors, query)
-        rows = rows_of_view(session, streams, {}, query, position, compute)
-        exactness = exactness_of(analysed_plan(rows))
-        if exactness.problem:
-            raise _not_repeatable(query, exactness.problem)
-        schema = rows.schema
-        written, checkpoint = folder / "rows", folder / "checkpoint"
-        watermark = self._plan_all_rows(record, checkpoint)
-        run = partial(_run_once, rows, checkpoint, written, query.body.get("output", "append"))
-        run()
-        if watermark and query.body.get("output", "append") == "append":
-            self._plan_closing(checkpoint, watermark)
-            run()
-        reader = session.read.schema(schema)
-        computed = reader.parquet(str(written)) if written.exists() else reader.parquet()
-        return recomputed_rows_that_stay(computed, query), exactness
-
-    def _plan_all_rows(self, record: StepRecord, checkpoint: Path) -> int:
-        """Plan a first micro-batch that reads all rows that the view had read after a step.
-
-        Returns the watermark of that step, in milliseconds since the epoch; 0 if it has none.
-        """
-        log = self._checkpoint.log
-        lines = log.lines(record.step)
-        if len(lines) < 3:
-            raise GoneError(
-                f"How far step {record.step} had read is no longer known: "
-                "Spark keeps the offsets of a hundred steps."
-            )
-        with decoding(f"{log.spark}/offsets/{record.step}"):
-            settings = json.loads(lines[1])
-            watermark = int(settings.get(_WATERMARK, 0))
-        checkpoint.mkdir()
-        (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
-        _plan(checkpoint, 0, [lines[0], json.dumps({**settings, _WATERMARK: 0}), *lines[2:]])
-        return watermark
-
-    def _plan_closing(self, checkpoint: Path, watermark: int) -> None:
-        """Plan a second micro-batch, without rows, at this watermark."""
-        version, settings, *offsets = (checkpoint / "offsets" / "0").read_text().splitlines()
-        _plan(checkpoint, 1, [version, json.dumps({**json.loads(settings), _WATERMARK: watermark}), *offsets])
+                raise not_repeatable(self._query, why)
 
     def _collection(self, record: StepRecord) -> DataFrame:
         if record.version is None:
             raise GoneError(f"Which version of the collection holds step {record.step} is unknown.")
         path = collection_path(self._warehouse, *self._query.description.place)
         return read_table(self._session, path, record.version)
-
-
-def _plan(checkpoint: Path, step: int, lines: Sequence[str]) -> None:
-    folder = checkpoint / "offsets"
-    folder.mkdir(exist_ok=True)
-    (folder / str(step)).write_text("\n".join(lines))
-
-
-def _run_once(rows: DataFrame, checkpoint: Path, written: Path, output: str) -> None:
-    """Run the planned micro-batch and append its rows to `written`."""
-
-    def write(batch: DataFrame, _: int) -> None:
-        batch.write.mode("append").parquet(str(written))
-
-    writer = rows.writeStream.outputMode(output).option("checkpointLocation", str(checkpoint))
-    writer.foreachBatch(write).trigger(once=True).start().awaitTermination()
 
 
 def _compared(
@@ -299,11 +210,3 @@ def _explanation(
 def _has_floats(rows: DataFrame, name: str) -> bool:
     text = rows.schema[name].dataType.simpleString()
     return "float" in text or "double" in text
-
-
-def _not_repeatable(query: ResolvedQuery, why: str) -> MzplanError:
-    return error(
-        "MZ092.query-not-computed" if recomputes(query.body) else "MZ092.not-recomputable",
-        address=query.address,
-        why=why,
-    )
