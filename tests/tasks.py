@@ -22,6 +22,11 @@ def letters_replay(serial: int, where: str | None = None) -> Task:
     return task("dead-letters", serial, "replay of its dead letters", where=where)
 
 
+def recompute(serial: int, where: str) -> Task:
+    """A recompute of a part of a view's first generation."""
+    return task("recompute", serial, f"recompute of rows where {where}", where=where)
+
+
 def task(kind: str, serial: int, title: str, **arguments: Any) -> Task:
     """A task of a query's first generation."""
     return Task(kind=kind, arguments=arguments, serial=serial, generation=1, title=title)

@@ -96,6 +96,8 @@ def check_description(
                 former = probed_query.checkpoint or query.checkpoint
                 difference = compare_upstream(connector, probed_query, former, probe.upstream).diagnostic
                 problems = (difference,) if difference else check_tasks(query, query.checkpoint, connector)
+            elif description.reads:
+                problems = check_tasks(query, query.checkpoint)
             if probe.ok and not problems:
                 problems = check_losses(connector, query, warehouse, probe.upstream)
             return replace(probe, diagnostics=(*probe.diagnostics, *problems)) if problems else probe

@@ -45,7 +45,14 @@ from mzplan.spark.tasks.interface import TaskContext
 from mzplan.spark.tasks.open_tasks import do_open_tasks
 from mzplan.spark.tasks.progress import TasksUnderWay
 from mzplan.spark.versions import take_over
-from mzplan.spark.views import QuerySessions, batch_session, compute_of, is_current_view, is_relational_view
+from mzplan.spark.views import (
+    QuerySessions,
+    batch_session,
+    compute_of,
+    is_current_view,
+    is_relational_view,
+    own_session,
+)
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.generation_move import GenerationMove, require_not_migrated
 from mzplan.warehouse.late_rows import rows_behind_watermark
@@ -204,7 +211,7 @@ class QueryStart:
         if not query.description.tasks and not checkpoint.tasks.all():
             return
         context = TaskContext(
-            spark=self._spark.newSession(),
+            spark=own_session(self._spark),
             connectors=self._context.connectors,
             query=query,
             checkpoint=checkpoint,
@@ -213,6 +220,8 @@ class QueryStart:
             resolve=self._resolve,
             sink_run=partial(self._sink_run, is_new=False),
             count_malformed=running.count_malformed,
+            rewriting=self._context.collections.rewriting(self._collection),
+            pass_over=self._pass_over,
             expectations=self._expectations,
             under_way=self._context.tasks,
         )
@@ -226,6 +235,20 @@ class QueryStart:
         if self._query.address.writes_collection:
             self._own_collection()
         self._use_scheduler_pool()
+
+    def _pass_over(self, step: int) -> None:
+        """Advance the checkpoint past the next step, at an unchanged position.
+
+        Spark runs the step of a view that may keep state, because the step after it begins with the state
+        that Spark keeps for this one.
+        """
+        log = self._checkpoint.log
+        if not is_relational_view(self._query) or is_current_view(self._query):
+            log.skip(step)
+            return
+        log.plan_nothing()
+        failpoint(Failpoint.RECOMPUTE_PLANNED)
+        self._finish_step()
 
     def _finish_step(self) -> None:
         """Finish an interrupted step, if there is one."""

@@ -21,6 +21,7 @@ _BEGAN = "batchTimestampMs"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _FIRST = ("v1", '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}')  # the head of a first step
 _NONE = "-"  # the position of a source of which nothing is read
+_WATERMARK, _NEXT_WATERMARK = "batchWatermarkMs", "nextBatchWatermarkMs"
 _NO_WATERMARK = b'v1\n{"nextBatchWatermarkMs":0}'
 
 
@@ -132,12 +133,12 @@ class CheckpointLog:
         replace_file(folder, "metadata", json.dumps({"id": query_id}).encode())
         self._write_done(0, [*head, position], earlier._last_commit())
 
-    def plan(self, *positions: str, partitions: int | None = None) -> None:
+    def plan(self, *positions: str, partitions: int | None = None, is_unwritten: bool = False) -> None:
         """Plan the next step, as Spark would, to read up to these positions. It runs at the next start, even
         if it reads nothing. The query must not run. It gets an id if it has none yet.
 
         `partitions`: of a query whose first step may be planned so. Spark 4.2 reads their number in a planned
-        step and in the step before it."""
+        step and in the step before it. `is_unwritten`: see mark_unwritten."""
         if self.query_id() is None:  # Spark wants it beside offsets
             replace_file(open_folder(self.spark), "metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
         committed, now = self.committed(), int(time.time() * 1000)
@@ -146,8 +147,14 @@ class CheckpointLog:
             kept_settings = {name: value for name, value in json.loads(settings).items() if name != _MOVED}
             if partitions is not None:
                 kept_settings["conf"] = {_PARTITIONS: str(partitions), **kept_settings.get("conf", {})}
-        lines = [version, json.dumps({**kept_settings, _BEGAN: now}, separators=(",", ":")), *positions]
-        self._write_offsets(committed + 1, lines)
+            watermark = max(int(kept_settings.get(_WATERMARK, 0)), self._next_watermark())
+        begun = json.dumps({**kept_settings, _WATERMARK: watermark, _BEGAN: now}, separators=(",", ":"))
+        self._write_offsets(committed + 1, [version, _as_moved(begun) if is_unwritten else begun, *positions])
+
+    def plan_nothing(self) -> None:
+        """Plan the next step to read nothing. Unlike a step that `skip` records, Spark runs it, and so also
+        keeps a version of the query's state for it."""
+        self.plan(*self.lines(self.committed())[2:], is_unwritten=True)
 
     def finish(self, step: int) -> None:
         """Record a planned step as done, because its rows are written. The query must not run."""
@@ -241,7 +248,7 @@ class CheckpointLog:
         Idempotent, even if a runner that was frozen meanwhile repeats it. The query must not run. Raises
         OSError if the step before is no longer known."""
         lines, commit = self.lines(step - 1), self._commits.read(str(step - 1))
-        if len(lines) != 3 or commit is None:
+        if len(lines) < 3 or commit is None:
             raise OSError(f"{self.spark} no longer says where step {step - 1} has ended")
         lines[1] = _as_moved(lines[1])
         self._write_done(step, lines, commit)
@@ -251,6 +258,10 @@ class CheckpointLog:
         committed = self.committed()
         data = self._commits.read(str(committed)) if committed >= 0 else None
         return data or _NO_WATERMARK
+
+    def _next_watermark(self) -> int:
+        """Return the watermark of the next step, as Spark has recorded it with the last done step."""
+        return int(json.loads(self._last_commit().decode().splitlines()[1]).get(_NEXT_WATERMARK, 0))
 
     def _write_offsets(self, step: int, lines: Sequence[str]) -> None:
         replace_file(self._offsets, str(step), "\n".join(lines).encode())

@@ -225,6 +225,11 @@ class Checkpoint:
         return cls(absolute(warehouse, f"checkpoints/{id_}/g{generation}"))
 
     @property
+    def warehouse(self) -> str:
+        """The warehouse that has the checkpoint."""
+        return self.folder.rsplit("/", 3)[0]
+
+    @property
     def spark(self) -> str:
         """Spark's checkpoint location."""
         return f"{self.folder}/spark"

@@ -1,5 +1,5 @@
-"""A runner that is killed in a one-off task (a backfill, a replay, dead letters read again, migrated rows):
-each row is in each target as often as the task says."""
+"""A runner that is killed in a one-off task (a backfill, a replay, dead letters read again, migrated rows, a
+recompute): each row is in each target as often as the task says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field, Schema
 
 from examples.servers import create_topic, delete_topic
 from mzplan.host.failpoints import Failpoint
@@ -30,6 +30,7 @@ from tests.faults.doomed import (
     steps_of,
     verify,
 )
+from tests.integration.spark_lab import read_delta
 from tests.support import Make, Project, eventually, execute, kafka_connection, postgres_connection
 
 if TYPE_CHECKING:
@@ -227,5 +228,73 @@ def test_killed_while_dead_letters_are_read_again(
         verify(project, "source.s", "sink.pg")
         assert project.json("verify", "source.s", "--from-upstream")["difference"] is None
         assert shop.letters() == [140, 141, 142]
+    finally:
+        shop.close()
+
+
+TOTALS = "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer"
+
+
+@pytest.mark.timeout(900)
+def test_killed_in_a_recompute(tmp_path: Path) -> None:
+    """The state goes on at each point: the totals of all rows are right afterwards."""
+    project = Project(tmp_path / "p", "recompute")
+    shop, lake = Doomed(project), tmp_path / "p" / "lake" / "out"
+    totals: Counter[str] = Counter()
+
+    def declare(query: str) -> None:
+        every = {"trigger": {"interval": "300ms"}}
+        key = {"key": ["customer"], **every}
+        schema = "customer STRING, amount BIGINT"
+        sink = {"from": "totals", "type": "delta", "connection": "disk", "path": "out", "mode": "upsert"}
+        declared = {
+            "connections": {"disk": {"type": "files", "path": "lake"}},
+            "sources": {"orders": {"type": "local", "schema": schema, **every}},
+            "views": {"totals": {"query": query, "output": "update", **key}},
+            "sinks": {"out": {**sink, **key}},
+        }
+        project.write("shop", json.dumps(declared))
+
+    def add(*customers: str) -> None:
+        totals.update(customers)
+        project.append("orders", [{"customer": name, "amount": 1} for name in customers])
+
+    def has(*customers: str) -> None:
+        wanted = {name: totals[name] for name in customers}
+        found: dict[str, int] = {}
+
+        def arrived() -> bool:
+            found.clear()
+            found.update({row["customer"]: row["total"] for row in read_delta(lake)})
+            return found == wanted
+
+        eventually(f"the target has {wanted}", arrived, SECONDS)
+
+    try:
+        declare(TOTALS)
+        DeltaTable.create(str(lake), Schema([Field("customer", "string"), Field("total", "long")]))
+        runner = shop.runner()
+        assert project.run("apply", *ASKED).returncode == 8
+        eventually("it runs", shop.is_running, SECONDS)
+        add("ada", "bob", "bob", "bob", "cyd", "dan")
+        has("ada", "bob", "cyd", "dan")
+        declare(f"{TOTALS} HAVING sum(amount) > 2")
+        project.apply()
+        shop.stop(runner)
+        shop.killed_in(
+            "recompute",
+            lambda: project.run("recompute", "view.totals", "--where", "customer < 'd'", *ASKED),
+            lambda: add("bob"),
+        )
+        shop.dies_at(Failpoint.TASK_PASSED_OVER)
+        add("ada", "ada")
+        runner = shop.runner()
+        has("ada", "bob", "dan")
+        eventually("it is done", shop.has_nothing_to_do, SECONDS)
+        (task,) = project.queries()["view.totals"]["tasks"]
+        assert task["outcome"] == {"deleted": 2, "changed": 0, "new": 0}
+        shop.stop(runner)
+        assert sum("task" in step for step in project.json("steps", "view.totals")["steps"]) == 1
+        verify(project, "view.totals", "sink.out")
     finally:
         shop.close()

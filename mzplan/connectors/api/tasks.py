@@ -11,6 +11,7 @@ from typing import Any
 
 from mzplan.connectors.api.connector import SourceConnector, no_times
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.recomputes import require_recomputable
 from mzplan.model.address import Address
 from mzplan.model.codec import decode
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
@@ -130,9 +131,17 @@ def _check_replay(
     raise error("MZ273.steps-cannot-replayed", address=query.address, newest=newest, last_step=last_step)
 
 
+def _check_recompute(
+    query: ResolvedQuery, checkpoint: Checkpoint, task: Task, _: SourceConnector | None
+) -> None:
+    require_begun(query, checkpoint, task)
+    require_recomputable(query, checkpoint)
+
+
 _CHECKS: Mapping[str, Callable[[ResolvedQuery, Checkpoint, Task, SourceConnector | None], None]] = {
     "backfill": _check_backfill,
     "dead-letters": _check_letters,
+    "recompute": _check_recompute,
     "replay": _check_replay,
 }
 

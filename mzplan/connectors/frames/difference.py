@@ -66,6 +66,15 @@ def difference(
     return Difference(rows.drop(_ROWS), int(totals["count"]), rows)
 
 
+def count_changes(changes: Difference, found: DataFrame, keys: Sequence[str]) -> tuple[int, int, int]:
+    """Return how many of the rows to write delete a row of `found`, change one, and are new."""
+    old = found.select(*(f.col(quoted(name)).alias(_key(i)) for i, name in enumerate(keys)))
+    matches = [changes.rows[quoted(name)].eqNullSafe(old[_key(i)]) for i, name in enumerate(keys)]
+    written = changes.rows.where(f.col(CHANGE) == UPSERT)
+    upserted, changed = written.count(), written.join(old, matches, "left_semi").count()
+    return changes.count - upserted, changed, upserted - changed
+
+
 def require_own_keys(changes: Difference, others: DataFrame, keys: Sequence[str], address: Address) -> None:
     """Raise MzplanError MZ019 if a row to write has the key of one of the `others`, which stay."""
     written = changes.rows.where(f.col(CHANGE) == UPSERT)

@@ -26,7 +26,7 @@ def _do(context: TaskContext, task: Task) -> None:
     log.info("%s: the %s begins, as step %d", query.address, task, record.step)
     _write(context, connector, record)
     failpoint(Failpoint.BACKFILL_WRITTEN)
-    finish_step(checkpoint, record)
+    finish_step(checkpoint, record, context.pass_over)
     log.info("%s: the %s is done", query.address, task)
 
 

@@ -82,7 +82,7 @@ def _do(context: TaskContext, task: Task) -> None:
             rows.unpersist()
     failpoint(Failpoint.DEAD_LETTERS_WRITTEN)
     _clear(context, record)
-    finish_step(checkpoint, record)
+    finish_step(checkpoint, record, context.pass_over)
     log.info("%s: the %s is done: %s", query.address, task, outcome.text.partition("\n")[0])
 
 

@@ -1,6 +1,6 @@
 """The interface of a kind of tasks, and the context of a task.
 
-Backfills and replays of dead letters are ordinary steps of the collection. The source's query doesn't run
+Backfills, replays of dead letters and recomputes are ordinary steps of the collection. The query doesn't run
 meanwhile. The task writes the checkpoint's next step in the same way as the query: one commit that names the
 query and the step, so repeated writes have no effect. The checkpoint's position doesn't change. If the runner
 is killed, the next start continues with the next of these actions:
@@ -11,8 +11,9 @@ is killed, the next start continues with the next of these actions:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery, SinkRun
 from mzplan.connectors.api.tasks import require_begun
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+PassOver = Callable[[int], None]
+"""Advances a checkpoint past its next step, whose number it takes. Raises MzplanError and OSError."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
     """The context of one query's tasks. The query doesn't run meanwhile.
@@ -38,7 +43,9 @@ class TaskContext:
     `resolve`: resolves another description of the same query.
     `sink_run`: returns the SinkRun for writing these columns.
     `count_malformed`: counts malformed records that are skipped or stored as dead letters.
-    `expectations`: check the rows of a source's step.
+    `rewriting`: the lock on rewriting the files of the collection.
+    `pass_over`: advances the checkpoint past its next step, at an unchanged position.
+    `expectations`: check the rows of a step.
     `under_way`: shows how far the tasks are.
     """
 
@@ -51,6 +58,8 @@ class TaskContext:
     resolve: Callable[[Description], ResolvedQuery]
     sink_run: Callable[[tuple[Output, ...]], SinkRun]
     count_malformed: Callable[[int], None]
+    rewriting: AbstractContextManager[Any]
+    pass_over: PassOver
     expectations: StepExpectations
     under_way: TasksUnderWay
 
@@ -74,8 +83,10 @@ class TaskKind:
     check: Callable[[SparkSession, ResolvedQuery, Task], None] = lambda spark, query, task: None
 
 
-def complete_steps(checkpoint: Checkpoint, collection: str, complete: Callable[[TaskRecord], None]) -> None:
-    """Complete the tasks that a killed runner left, before any other work on the source.
+def complete_steps(
+    checkpoint: Checkpoint, collection: str, complete: Callable[[TaskRecord], None], pass_over: PassOver
+) -> None:
+    """Complete the tasks that a killed runner left, before any other work on the query.
 
     A task whose rows are in the table is done. Its step may even have been skipped before the rows arrived,
     for example from a frozen runner. A task without rows has changed nothing. `complete` does the remaining
@@ -91,10 +102,10 @@ def complete_steps(checkpoint: Checkpoint, collection: str, complete: Callable[[
     for record in unfinished:
         if last == record.step or (query_id, record.step) in transactions:
             complete(record)
-            finish_step(checkpoint, record)
+            finish_step(checkpoint, record, pass_over)
 
 
-def skip_cancelled_step(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
+def skip_cancelled_step(query: ResolvedQuery, checkpoint: Checkpoint, pass_over: PassOver) -> None:
     """Skip the step of a cancelled task that has written nothing. Raises OSError.
 
     The step stays reserved: a frozen runner may still write it, and the table accepts that step from no other
@@ -102,7 +113,14 @@ def skip_cancelled_step(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
     """
     started = _next_record(checkpoint)
     if started is not None and started.task not in query.description.tasks:
-        checkpoint.log.skip(checkpoint.log.committed() + 1)
+        pass_over(checkpoint.log.committed() + 1)
+
+
+def skip_other_step(checkpoint: Checkpoint, task: Task, pass_over: PassOver) -> None:
+    """Skip the step of another task that isn't done, which was requested before this one. Raises OSError."""
+    started = _next_record(checkpoint)
+    if started is not None and started.task != task:
+        pass_over(checkpoint.log.committed() + 1)
 
 
 def next_step(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> tuple[int, TaskRecord | None]:
@@ -110,18 +128,14 @@ def next_step(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> tuple
 
     Raises MzplanError MZ278, OSError.
     """
-    started = _next_record(checkpoint)
-    if started is not None and started.task != task:  # the task was requested after a task that isn't done
-        checkpoint.log.skip(checkpoint.log.committed() + 1)
-        started = None
     require_begun(query, checkpoint, task)
-    return checkpoint.log.committed() + 1, started
+    return checkpoint.log.committed() + 1, _next_record(checkpoint)
 
 
-def finish_step(checkpoint: Checkpoint, record: TaskRecord) -> None:
-    """Advance the checkpoint past the step, at an unchanged position: to Spark, the step has no data."""
+def finish_step(checkpoint: Checkpoint, record: TaskRecord, pass_over: PassOver) -> None:
+    """Advance the checkpoint past the step, and record the task as done: to Spark, the step has no data."""
     if record.step is not None and checkpoint.log.committed() < record.step:
-        checkpoint.log.skip(record.step)
+        pass_over(record.step)
     failpoint(Failpoint.TASK_PASSED_OVER)
     checkpoint.tasks.record(replace(record, done=True))
 

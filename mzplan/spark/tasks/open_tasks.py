@@ -16,14 +16,26 @@ from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.spark import failures
 from mzplan.spark.tasks.backfills import BACKFILL
 from mzplan.spark.tasks.dead_letters import DEAD_LETTERS
-from mzplan.spark.tasks.interface import TaskContext, TaskKind, complete_steps, skip_cancelled_step
+from mzplan.spark.tasks.interface import (
+    TaskContext,
+    TaskKind,
+    complete_steps,
+    skip_cancelled_step,
+    skip_other_step,
+)
+from mzplan.spark.tasks.recomputes import RECOMPUTE
 from mzplan.spark.tasks.replays import REPLAY
 from mzplan.warehouse.checkpoints import TaskRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_KINDS: Mapping[str, TaskKind] = {"backfill": BACKFILL, "dead-letters": DEAD_LETTERS, "replay": REPLAY}
+_KINDS: Mapping[str, TaskKind] = {
+    "backfill": BACKFILL,
+    "dead-letters": DEAD_LETTERS,
+    "recompute": RECOMPUTE,
+    "replay": REPLAY,
+}
 
 
 def do_open_tasks(context: TaskContext, prepare: Callable[[], None]) -> tuple[TaskOutcome, ...]:
@@ -37,8 +49,8 @@ def do_open_tasks(context: TaskContext, prepare: Callable[[], None]) -> tuple[Ta
         with _failing(query.address, record.task):
             _KINDS[record.task.kind].complete(context, record)
 
-    complete_steps(checkpoint, context.collection, complete)
-    skip_cancelled_step(query, checkpoint)
+    complete_steps(checkpoint, context.collection, complete, context.pass_over)
+    skip_cancelled_step(query, checkpoint, context.pass_over)
     todo = tasks_to_do(query, checkpoint)
     if todo:
         prepare()
@@ -47,6 +59,7 @@ def do_open_tasks(context: TaskContext, prepare: Callable[[], None]) -> tuple[Ta
             _failing(query.address, task),
             context.under_way.running(context.spark, query.address, str(task)),
         ):
+            skip_other_step(checkpoint, task, context.pass_over)
             _KINDS[task.kind].do(context, task)
     return checkpoint.tasks.done()
 

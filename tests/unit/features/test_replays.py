@@ -196,7 +196,8 @@ class Stored(StoredSource):
         self.step = step + 1
 
     def settle(self, settle: Any) -> None:
-        complete_steps(self.task_checkpoint, str(self.collection), settle)
+        checkpoint = self.task_checkpoint
+        complete_steps(checkpoint, str(self.collection), settle, checkpoint.log.skip)
 
     def found(self) -> list[tuple[int, int | None, StepTask | None]]:
         return [(one.step, one.rows, one.task) for one in self.history.read().records]
@@ -250,10 +251,10 @@ def test_the_step_of_a_cancelled_task_stays_reserved_for_it(tmp_path: Path) -> N
     begun = record(BACKFILL, 1, start={"orders": {"0": 0}}, end={"orders": {"0": 1}})
     checkpoint.tasks.record(begun)
     before = checkpoint.position()
-    skip_cancelled_step(query_of(tmp_path, BACKFILL), checkpoint)
+    skip_cancelled_step(query_of(tmp_path, BACKFILL), checkpoint, checkpoint.log.skip)
     assert checkpoint.log.committed() == 0, "it isn't cancelled: it begins again with the same offsets"
     for _ in range(2):
-        skip_cancelled_step(query_of(tmp_path), checkpoint)
+        skip_cancelled_step(query_of(tmp_path), checkpoint, checkpoint.log.skip)
         assert (checkpoint.log.committed(), checkpoint.position()) == (1, before)
     stored.settle(Mock())
     assert checkpoint.tasks.all() == [begun], "it has written nothing"
