@@ -17,6 +17,7 @@ from pyarrow import parquet
 from mzplan.model.codec import encode
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.content_hash import ContentHash, content_hash
+from mzplan.warehouse.erasures import MARK
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 from tests.unit.cli_runs import Ran, apply, failed, mzplan, state, write
@@ -122,6 +123,26 @@ class StoredSource:
         commit(self.checkpoint, self.step)
         self.step += 1
 
+    def erase(self, step: int, erased: Row, left: Sequence[Row]) -> None:
+        """Run a step that erases a row of an earlier one: it replaces its file by one with the rows left."""
+        self.plan([])
+        (old,) = self.data(step)
+        new, cdc = (f"{name}-{self.step}-erased.snappy.parquet" for name in ("part", "cdc"))
+        parquet.write_table(pa.Table.from_pylist(list(left), schema=self.schema), self.collection / new)
+        feed = self.schema.append(pa.field("_change_type", pa.string()))
+        changes = pa.Table.from_pylist([{**erased, "_change_type": "delete"}], schema=feed)
+        parquet.write_table(changes, self.collection / cdc)
+        actions: list[dict[str, Any]] = [
+            {"txn": {"appId": "q", "version": self.step}},
+            {"remove": {"path": old.name, "dataChange": True, "deletionTimestamp": 4}},
+            {"add": _add(new, 1)},
+            {"cdc": _add(cdc, 1)},
+        ]
+        metrics = {"numTargetRowsDeleted": "1", "numSourceRows": "1"}
+        self._operate("MERGE", *actions, operationMetrics=metrics, userMetadata=MARK)
+        commit(self.checkpoint, self.step)
+        self.step += 1
+
     def alter(self, *columns: pa.Field) -> None:
         """Commit a version that belongs to no step and adds columns."""
         for column in columns:
@@ -197,7 +218,7 @@ class StoredSource:
         """Return the files of a step."""
         return sorted(self.collection.glob(f"part-*-{step}-c000.snappy.parquet"))
 
-    def _operate(self, operation: str, *actions: dict[str, Any], **more: dict[str, str]) -> None:
+    def _operate(self, operation: str, *actions: dict[str, Any], **more: dict[str, str] | str) -> None:
         """Commit an operation's actions. Each step is a second later than the step before it."""
         info = {"operation": operation, "timestamp": 1795244169143 + self.step * 1000, **more}
         log = self.collection / "_delta_log"

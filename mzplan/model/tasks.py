@@ -9,6 +9,13 @@ from typing import Any
 from mzplan.model.stored import SPARSE, Positive
 from mzplan.model.times import instant_text
 
+ERASURE = "erasure"
+"""The kind of a task that erases rows of a source."""
+CONDITION = "condition"
+"""The argument of an erasure that names its condition (see mzplan.warehouse.erasures)."""
+DEADLINE = "by"
+"""The argument of an erasure that says when its old files must be gone, as a time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:

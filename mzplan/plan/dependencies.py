@@ -236,5 +236,5 @@ def _join_names(names: list[str]) -> str:
 def task_reason(before: ResourceState, after: ResourceState) -> str:
     """Return why a query restarts because of its tasks."""
     if new := [task for task in after.tasks if task not in before.tasks]:
-        return "; ".join(f"a {task}" for task in new)
+        return "; ".join(f"{'an' if str(task)[0] in 'aeiou' else 'a'} {task}" for task in new)
     return "; ".join(f"the {task} is cancelled" for task in before.tasks if task not in after.tasks)

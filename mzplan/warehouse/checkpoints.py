@@ -7,6 +7,7 @@
     <warehouse>/checkpoints/<id>/g<n>/first_copy.json
     <warehouse>/checkpoints/<id>/g<n>/steps        a durable endpoint's own records of its steps
     <warehouse>/checkpoints/<id>/g<n>/tasks        the one-off tasks that have begun or are done
+    <warehouse>/checkpoints/<id>/g<n>/erasures     see erasures.py
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
     <warehouse>/checkpoints/<id>/g<n>/begun.json
     <warehouse>/checkpoints/<id>/g<n>/versions.json

@@ -241,7 +241,7 @@ def steps_of(collection: CollectionLog, first: int, last: int) -> tuple[tuple[in
     if len(commits) <= last - first:
         # The oldest entries of the log are gone, but a reader that began at version 0 has read step 0.
         return ((0 if first == 0 else min(steps)), max(steps)), None
-    rows = [commit.rows for commit in commits if commit.step is not None]
+    rows = [commit.rows for commit in commits if commit.step is not None and not commit.is_erasure]
     total = sum(r for r in rows if r is not None) if None not in rows else None
     return (min(steps), max(steps)), total
 

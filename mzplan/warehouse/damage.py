@@ -29,6 +29,10 @@ class GoneError(Exception):
     """A step can't be replayed from the collection any more. The message is a full sentence."""
 
 
+class VacuumedError(GoneError):
+    """A VACUUM has removed a file of the step."""
+
+
 @dataclass(slots=True)
 class _Removals:
     """The removals in a table's log.
@@ -64,12 +68,17 @@ def missing_file_error(log: CollectionLog, file: str, use: str) -> GoneError | D
             f"{file}, {use}, is missing, and the table's log has no VACUUM that would have removed it"
         )
     by_version = (
-        f"version {removed_in} has taken it out of the table (OPTIMIZE), and "
+        f"version {removed_in} has taken it out of the table ({_operation(log, removed_in)}), and "
         if removed_in is not None
         else ""
     )
     number = f" of version {vacuum}" if vacuum is not None else ""
-    return GoneError(f"{file}, {use}, is gone: {by_version}the VACUUM{number} has removed it.")
+    return VacuumedError(f"{file}, {use}, is gone: {by_version}the VACUUM{number} has removed it.")
+
+
+def _operation(log: CollectionLog, version: int) -> str:
+    commit = log.commit(version)
+    return "an erasure" if commit is not None and commit.is_erasure else "OPTIMIZE"
 
 
 def _removals(log: CollectionLog) -> _Removals:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from mzplan.warehouse.erasures import MARK
 from mzplan.warehouse.paths import is_uri
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Commit:
     - `operation`: Delta's name for the operation.
     - `deletes`: whether it removed rows. False if the rows of removed files moved to other files.
     - `deleted`: the number of rows that it says it deleted; None if it doesn't say.
+    - `is_erasure`: whether it only erased rows of a collection that otherwise only grows. Streams skip it.
     """
 
     version: int
@@ -78,11 +80,17 @@ class Commit:
     operation: str = ""
     deletes: bool = False
     deleted: int | None = None
+    is_erasure: bool = False
 
     @property
     def files(self) -> tuple[str, ...]:
         """The paths or URIs of the Parquet files that it added."""
         return tuple(add.place for add in self.adds)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether it added or removed files."""
+        return bool(self.adds or self.changes or self.removes)
 
     @property
     def is_foreign(self) -> bool:
@@ -109,6 +117,7 @@ def decode_commit(collection: str, version: int, data: bytes) -> Commit:
             actions.setdefault(kind, []).append(content)
     info: dict[str, Any] = actions.get("commitInfo", [{}])[-1]
     adds, changes, removes = (actions.get(kind, []) for kind in ("add", "cdc", "remove"))
+    is_erasure = info.get("userMetadata") == MARK
     transactions = [(str(txn["appId"]), int(txn["version"])) for txn in actions.get("txn", ())]
     transaction = transactions[-1] if transactions else None
     metrics = info.get("operationMetrics") or {}
@@ -123,7 +132,7 @@ def decode_commit(collection: str, version: int, data: bytes) -> Commit:
                 name=add["path"],
                 place=place_of(collection, add["path"]),
                 modified=int(add.get("modificationTime", 0)),
-                has_new_rows=bool(add.get("dataChange", True)),
+                has_new_rows=bool(add.get("dataChange", True)) and not is_erasure,
                 partition=add.get("partitionValues") or {},
                 rows=_rows_of(add),
             )
@@ -140,6 +149,7 @@ def decode_commit(collection: str, version: int, data: bytes) -> Commit:
         operation=str(info.get("operation", "")),
         deletes=any(remove.get("dataChange", True) for remove in removes),
         deleted=next((int(metrics[name]) for name in _DELETED if metrics.get(name) is not None), None),
+        is_erasure=is_erasure,
     )
 
 

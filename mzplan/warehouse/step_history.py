@@ -16,6 +16,7 @@ from mzplan.warehouse.checkpoint_log import CheckpointLog, table_of
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecords, collection_path
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, steps_of, versions_between
 from mzplan.warehouse.current_steps import CurrentSteps
+from mzplan.warehouse.erased_steps import last_erasure
 from mzplan.warehouse.folder import decoding
 from mzplan.warehouse.log_entries import Commit
 from mzplan.warehouse.step_index import ForeignVersion, StepIndex
@@ -175,6 +176,11 @@ class StepHistory:
         except OSError:
             return None
 
+    def last_erasure(self) -> int | None:
+        """Return the last step in which rows of this collection were erased; None if none were."""
+        erasure = last_erasure(Checkpoint.of(self.warehouse, *self.written).tasks)
+        return erasure.step if erasure is not None else None
+
     def position(self) -> Any:
         """Return the offset up to which a query has read this collection; None if the log doesn't say."""
         offset, _ = self.log.offset(self.log.committed())
@@ -312,7 +318,7 @@ def oldest_needed_step(sink: StepHistory) -> int | None:
     # A sink may still have to read more of this version, whatever the file's index; not so for a MERGE.
     for commit in sink.collection.after(version - 1):
         is_read = commit.is_read_by(index if commit.version == version else -1)
-        if commit.step is not None and not is_read:
+        if commit.step is not None and not is_read and not commit.is_erasure:
             return commit.step
     return None
 
@@ -342,7 +348,7 @@ def steps_read(reader: StepHistory) -> tuple[int, int]:
     if isinstance(offset, dict) and reader.has_read(offset):
         with decoding(f"an offset in {reader.log.spark}"):
             version = int(offset["reservoirVersion"]) - 1
-    commits = (c for c in reader.collection.after(version) if c.adds or c.changes or c.removes)
+    commits = (c for c in reader.collection.after(version) if c.has_changes and not c.is_erasure)
     return next((c.step for c in commits if c.step is not None and c.step >= needed), end), end
 
 

@@ -39,8 +39,8 @@ TABLES = [Failpoint.STORAGE_EXPIRED, Failpoint.STORAGE_MERGED, Failpoint.STORAGE
 CANARY = points("canary")
 # On real servers: test_sink_kills.py, test_current_kills.py, test_task_kills.py,
 # tests/integration/spark/test_spark_task_kills.py.
-KINDS = ("source", "view", "sink", "backfill", "replay", "dead-letters", "recompute", "migration", "task")
-ELSEWHERE = points(*KINDS)
+_TASKS = ("backfill", "replay", "dead-letters", "recompute", "erasure", "migration", "task")
+ELSEWHERE = points("source", "view", "sink", *_TASKS)
 
 # Maintains a collection, and says what its tables were asked for.
 MAINTAIN = """

@@ -298,3 +298,39 @@ def test_killed_in_a_recompute(tmp_path: Path) -> None:
         verify(project, "view.totals", "sink.out")
     finally:
         shop.close()
+
+
+@pytest.mark.timeout(900)
+def test_killed_while_rows_are_erased(
+    tmp_path: Path, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: Make
+) -> None:
+    shop = Shop(tmp_path / "p", kafka, postgres, topic("erased", partitions=2), database("erased"))
+    project = shop.project
+    with (project.folder / "mzplan.yaml").open("a") as settings:  # no command starts a runner
+        settings.write("instances: {local: {type: cluster}}\n")
+    try:
+        shop.declare()
+        shop.send(30)
+        project.apply("--no-live", "--wait", "0s", code=8)
+        runner = shop.runner()
+        shop.arrive()
+        shop.stop(runner)
+        asked = ("erase", "source.s", "--where", "id < 10", "--auto-approve", "--no-live", "--wait", "0s")
+        recorded = project.run(*asked)
+        assert recorded.returncode == 8, recorded.stdout
+        for point in (*points("erasure"), Failpoint.TASK_PASSED_OVER):
+            shop.dies_at(point)
+        shop.send(5)
+        runner = shop.runner()
+        shop.arrive()  # also the rows that are erased: the sinks only add rows
+        eventually("it is done", shop.has_nothing_to_do, SECONDS)
+        shop.stop(runner)
+        (erased,) = [step for step in steps_of(project, "source.s") if "task" in step]
+        assert (erased["rows"], erased["task"]["kind"]) == (10, "erasure")
+        rows = project.run("snapshot", "source.s", "--format", "json").stdout.splitlines()
+        assert sorted(json.loads(row)["id"] for row in rows) == list(range(10, 35))
+        assert list(project.folder.glob("warehouse/checkpoints/*/g1/erasures/*.json")) == []
+        verify(project, "source.s", "sink.pg", "sink.delta", "sink.files")
+        assert project.json("verify", "source.s", "--from-upstream")["difference"] is None
+    finally:
+        shop.close()

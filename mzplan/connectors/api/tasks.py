@@ -15,10 +15,11 @@ from mzplan.connectors.api.recomputes import require_recomputable
 from mzplan.model.address import Address
 from mzplan.model.codec import decode
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.model.tasks import Task
+from mzplan.model.tasks import CONDITION, ERASURE, Task
 from mzplan.model.times import instant
 from mzplan.schema.source_columns import included_columns, keys_of
 from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.erasures import EraseConditions
 
 
 def tasks_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Task]:
@@ -119,6 +120,17 @@ def _check_letters(
     ensure_letters(query.address, query.description.type, query.body)
 
 
+def _check_erasure(
+    query: ResolvedQuery, checkpoint: Checkpoint, task: Task, _: SourceConnector | None
+) -> None:
+    """Raise MzplanError MZ402 for an erasure whose condition is gone."""
+    require_begun(query, checkpoint, task)
+    is_begun = any(record.task == task for record in checkpoint.tasks.all())
+    name = str(task.arguments.get(CONDITION))
+    if not is_begun and EraseConditions(checkpoint.folder).read(name) is None:
+        raise error("MZ402.condition-gone", address=query.address)
+
+
 def _check_replay(
     query: ResolvedQuery, checkpoint: Checkpoint, task: Task, _: SourceConnector | None
 ) -> None:
@@ -142,6 +154,7 @@ _CHECKS: Mapping[str, Callable[[ResolvedQuery, Checkpoint, Task, SourceConnector
     "backfill": _check_backfill,
     "dead-letters": _check_letters,
     "recompute": _check_recompute,
+    ERASURE: _check_erasure,
     "replay": _check_replay,
 }
 

@@ -75,6 +75,7 @@ def latest_rows(
 _VIEW = "mzplan_batch"
 _APPLICATION = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
+_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _QUERY_ID = "sql.streaming.queryId"  # the property by which Spark and Delta identify a step's writer
 
 
@@ -132,6 +133,33 @@ def merge(
     metrics = session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {matches_key} {actions}").collect()
     changed_rows = int(metrics[0]["num_affected_rows"]) if metrics else 0
     return changed_rows if changed_rows or rows.isEmpty() else None
+
+
+def delete_matching(values: DataFrame, step: int, table: str, mark: str = "") -> None:
+    """Delete the rows of a Delta table (its name in SQL) that have one of these combinations of values.
+
+    This is one commit that names the step, or none if the table already has the step. The log has the names
+    of the columns, but no value: a DELETE would store its condition there. `mark`: a text for the log.
+    """
+    session = values.sparkSession
+    values.createOrReplaceTempView(_VIEW)
+    _name_step(session, step)
+    if mark:
+        session.conf.set(_METADATA, mark)
+    matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in values.columns)
+    try:
+        session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {matches} WHEN MATCHED THEN DELETE")
+    finally:
+        for setting in (_METADATA, _APPLICATION, _VERSION):
+            session.conf.unset(setting)
+
+
+def purge(session: SparkSession, table: str) -> None:
+    """Rewrite the files of a Delta table (its name in SQL) that still have rows that are marked as deleted.
+
+    Makes one commit without new rows, which streaming readers skip, or none if no row is marked.
+    """
+    session.newSession().sql(f"REORG TABLE {table} APPLY (PURGE)")
 
 
 def append(rows: DataFrame, step: int, folder: str) -> None:

@@ -86,7 +86,7 @@ def _do(context: TaskContext, task: Task) -> None:
     log.info("%s: the %s is done: %s", query.address, task, outcome.text.partition("\n")[0])
 
 
-def _complete(context: TaskContext, record: TaskRecord) -> None:
+def _complete(context: TaskContext, record: TaskRecord) -> TaskRecord:
     """Finish a replay whose rows are in the collection.
 
     If the task was cancelled, its letters may stay, because the next replay finds that they already are rows.
@@ -97,6 +97,7 @@ def _complete(context: TaskContext, record: TaskRecord) -> None:
         if record.task in context.query.description.tasks:
             raise
         log.warning("%s: letters that are rows stay in their table: %s", context.query.address, problem)
+    return record
 
 
 def _check(spark: SparkSession, query: ResolvedQuery, task: Task) -> None:

@@ -74,17 +74,21 @@ class TaskKind:
 
     `do`: does a task and records that it is done. Every step of the checkpoint is finished before. If the
     runner is killed, the next start calls `do` again, which must not write a row twice.
-    `complete`: completes the step of a killed runner, once the step's rows are in the collection.
+    `complete`: completes the step of a killed runner, once the step's rows are in the collection. Returns the
+    record of the completed step.
     `check`: refuses arguments that Spark doesn't accept, before anything is stopped. Reads nothing.
     """
 
     do: Callable[[TaskContext, Task], None]
-    complete: Callable[[TaskContext, TaskRecord], None] = lambda context, record: None
+    complete: Callable[[TaskContext, TaskRecord], TaskRecord] = lambda context, record: record
     check: Callable[[SparkSession, ResolvedQuery, Task], None] = lambda spark, query, task: None
 
 
 def complete_steps(
-    checkpoint: Checkpoint, collection: str, complete: Callable[[TaskRecord], None], pass_over: PassOver
+    checkpoint: Checkpoint,
+    collection: str,
+    complete: Callable[[TaskRecord], TaskRecord],
+    pass_over: PassOver,
 ) -> None:
     """Complete the tasks that a killed runner left, before any other work on the query.
 
@@ -101,8 +105,7 @@ def complete_steps(
     last = log_.last_transaction(query_id)  # also if the log was cut off
     for record in unfinished:
         if last == record.step or (query_id, record.step) in transactions:
-            complete(record)
-            finish_step(checkpoint, record, pass_over)
+            finish_step(checkpoint, complete(record), pass_over)
 
 
 def skip_cancelled_step(query: ResolvedQuery, checkpoint: Checkpoint, pass_over: PassOver) -> None:

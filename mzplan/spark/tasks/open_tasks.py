@@ -16,6 +16,7 @@ from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.spark import failures
 from mzplan.spark.tasks.backfills import BACKFILL
 from mzplan.spark.tasks.dead_letters import DEAD_LETTERS
+from mzplan.spark.tasks.erasures import ERASURE
 from mzplan.spark.tasks.interface import (
     TaskContext,
     TaskKind,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _KINDS: Mapping[str, TaskKind] = {
     "backfill": BACKFILL,
     "dead-letters": DEAD_LETTERS,
+    "erasure": ERASURE,
     "recompute": RECOMPUTE,
     "replay": REPLAY,
 }
@@ -45,9 +47,9 @@ def do_open_tasks(context: TaskContext, prepare: Callable[[], None]) -> tuple[Ta
     """
     query, checkpoint = context.query, context.checkpoint
 
-    def complete(record: TaskRecord) -> None:
+    def complete(record: TaskRecord) -> TaskRecord:
         with _failing(query.address, record.task):
-            _KINDS[record.task.kind].complete(context, record)
+            return _KINDS[record.task.kind].complete(context, record)
 
     complete_steps(checkpoint, context.collection, complete, context.pass_over)
     skip_cancelled_step(query, checkpoint, context.pass_over)

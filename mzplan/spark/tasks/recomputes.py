@@ -84,9 +84,10 @@ def _write_difference(context: TaskContext, task: Task, step: int) -> TaskRecord
     return record
 
 
-def _complete(context: TaskContext, record: TaskRecord) -> None:
+def _complete(context: TaskContext, record: TaskRecord) -> TaskRecord:
     """Remove what a killed runner has left beside its step, whose rows are in the collection."""
     _remove_rows(context)
+    return record
 
 
 def _check(spark: SparkSession, query: ResolvedQuery, task: Task) -> None:

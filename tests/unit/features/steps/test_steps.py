@@ -17,7 +17,7 @@ from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError
 from mzplan.warehouse.folder import Data, LocalFolder
 from mzplan.warehouse.replay import collection_batches, collection_hash, step_hash, versions_of
-from mzplan.warehouse.step_history import oldest_needed_step
+from mzplan.warehouse.step_history import oldest_needed_step, steps_read
 from mzplan.warehouse.step_index import SEGMENT, StepIndex
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
@@ -246,6 +246,30 @@ def test_the_oldest_step_that_a_sink_still_needs(source: StoredSource) -> None:
     assert oldest_needed_step(sink.history) is None
     run(source, 1)
     assert oldest_needed_step(sink.history) == 3
+
+
+def test_a_sink_skips_the_step_that_erased_rows(source: StoredSource) -> None:
+    """As its stream does: the step adds no rows, and rewrites the file of an earlier step."""
+    sink = StoredSink(source)
+    source.run(named(0, 2))
+    source.run(named(2, 4))
+    sink.run(3)
+    assert oldest_needed_step(sink.history) is None
+    source.erase(0, named(0, 1)[0], named(1, 2))
+    assert oldest_needed_step(sink.history) is None and steps_read(sink.history)[0] == 3
+    source.run(named(4, 6))
+    assert oldest_needed_step(sink.history) == 3
+    sink.run(5)
+    first, second = sink.history.read().records
+    assert (first.sources, first.rows) == ((0, 1), 4)
+    assert second.sources == (2, 3) and second.rows == 2
+    columns = {"id": "id", "name": "name"}
+    hashed = step_hash(sink.history.collection, second, columns)
+    assert hashed == content_hash([pa.Table.from_pylist(named(4, 6), schema=source.schema.remove(2))])
+    erasure = source.history.read().records[2]
+    assert erasure.rows == 1 and source.history.foreign_commits(source.history.read().records[0]) == []
+    (change,) = (batch.to_pylist() for batch in collection_batches(source.history.collection, erasure))
+    assert [(row["id"], row["_change"]) for row in change] == [(0, "delete")]
 
 
 def test_the_hash_of_a_sinks_step_needs_no_spark(source: StoredSource) -> None:
