@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backfill": ("features.backfill", "Reread a time range of a source's upstream."),
     "replay": ("features.replay", "Write steps to a target again, or reread dead letters."),
     "recompute": ("features.recompute", "Compute a part of a view's rows again."),
+    "erase": ("features.erase.command", "Erase rows of a source, and what follows from them."),
     "status": ("cli.status", "Show each query: condition, rows, lag, last error."),
     "history": ("features.history", "List the commits: who, what, when, why, and the outcome."),
     "ui": ("features.ui.command", "Serve read-only pages about the project."),

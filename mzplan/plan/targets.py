@@ -92,7 +92,7 @@ def _effect(change: Change, moved: Set[Address], statuses: Mapping[str, Status])
     if effect is None:
         return None
     seen = before.observed_in(statuses)
-    former, name = map(_target_name, (before, after))
+    former, name = map(target_name, (before, after))
     repointed = before.references.get("connection") != after.references.get("connection")
     return TargetEffect(
         kind=effect,
@@ -103,6 +103,7 @@ def _effect(change: Change, moved: Set[Address], statuses: Mapping[str, Status])
     )
 
 
-def _target_name(sink: ResourceState) -> str:
+def target_name(sink: ResourceState) -> str:
+    """Return the name of a sink's target, such as its table; "" if its type has none."""
     rule = resource_kind("sink", sink.type).schema.get("x-replace", {})
     return str(sink.body.get(rule.get("target"), ""))

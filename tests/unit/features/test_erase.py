@@ -1,0 +1,159 @@
+"""`mzplan erase`: what it plans and refuses, what it doesn't reach, and where the condition is meanwhile."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from mzplan.model.tasks import ERASURE, Task
+from mzplan.spark.tasks.erasures import outcome_of
+from tests.unit import cli_runs
+
+PROJECT = """\
+connections:
+  k: {type: kafka, brokers: ["a:9092"]}
+  pg: {type: postgres, host: h, database: shop, user: app}
+  disk: {type: files, path: /lake}
+sources:
+  people:
+    connection: k
+    topic: p
+    format: {type: json, schema: "id BIGINT, name STRING, tags MAP<STRING, INT>"}
+    envelope: {type: upsert, key: [id]}
+  orders: {connection: k, topic: o, format: {type: json, schema: "id BIGINT, name STRING, amount INT"}}
+views:
+  named: {key: [id], query: "SELECT id, name FROM people"}
+  counts:
+    output: current
+    key: [name]
+    query: SELECT name, count(*) AS n FROM orders GROUP BY name
+  big: {query: "SELECT id, name FROM orders WHERE amount > 10"}
+  looked_up:
+    snapshots: [people]
+    query: SELECT o.id, p.name FROM orders o JOIN people p ON o.id = p.id
+sinks:
+  people_pg: {from: people, connection: pg, table: people, mode: upsert, key: [id], select: [id, name]}
+  people_history:
+    {from: people, connection: pg, table: versions, mode: history, key: [id], select: [id, name]}
+  named_pg: {from: named, connection: pg, table: named, mode: upsert, key: [id]}
+  counts_pg: {from: counts, connection: pg, table: counts, mode: upsert, key: [name]}
+  orders_pg: {from: orders, connection: pg, table: orders, mode: append}
+  orders_lake:
+    type: delta
+    from: orders
+    connection: disk
+    path: orders
+    mode: upsert
+    key: [id]
+    on_replace: difference
+  out: {type: console, from: orders}
+  big_out: {type: console, from: big}
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    cli_runs.write(tmp_path)
+    (tmp_path / "pipeline.yaml").write_text(PROJECT)
+    cli_runs.apply(tmp_path)
+    return tmp_path
+
+
+def erase(folder: Path, source: str, where: str = "name = 'ann'") -> cli_runs.Ran:
+    return cli_runs.mzplan(folder, "erase", source, "--where", where, "--auto-approve", "--json")
+
+
+def unreached(ran: cli_runs.Ran) -> dict[str, str]:
+    """What the plan says isn't reached: the hint by address."""
+    found = [d for d in ran.json()["diagnostics"] if d["code"] == "MZ403" and d["severity"] == "warning"]
+    return {d["address"]: d["hint"] for d in found}
+
+
+def test_the_plan_lists_what_a_source_with_a_key_does_not_reach(shop: Path) -> None:
+    ran = erase(shop, "source.people")
+    assert ran.code == 0, ran
+    after = "once the erasure is done"
+    assert unreached(ran) == {
+        "view.looked_up": f"{after}: mzplan apply --replace view.looked_up --allow-replace",
+        "sink.people_history": f"{after} and the sink has read it: remove its rows from versions by hand",
+    }
+
+
+def test_the_plan_lists_what_a_growing_source_does_not_reach(shop: Path) -> None:
+    ran = erase(shop, "source.orders")
+    assert ran.code == 0, ran
+    after = "once the erasure is done"
+    by_hand = f"{after} and the sink has read it:"
+    assert unreached(ran) == {
+        "view.big": f"{after}: mzplan apply --replace view.big --allow-replace",
+        "view.looked_up": f"{after}: mzplan apply --replace view.looked_up --allow-replace",
+        "sink.big_out": "after view.big: mzplan apply --replace sink.big_out --allow-replace",
+        "sink.orders_pg": f"{by_hand} DELETE FROM orders WHERE name = 'ann'",
+        "sink.orders_lake": f"{after}: mzplan apply --replace sink.orders_lake --allow-replace",
+        "sink.out": f"{by_hand} remove its rows from its target by hand",
+    }
+
+
+def test_the_state_and_its_history_never_have_the_condition(shop: Path) -> None:
+    ran = erase(shop, "source.people")
+    (change,) = ran.json()["changes"]
+    assert change["reason"] == "an erase of rows"
+    (conditions,) = shop.glob("warehouse/checkpoints/*/g1/erasures")
+    assert [path.read_text() for path in conditions.iterdir()] == [
+        '{"format_version": 1, "where": "name = \'ann\'"}'
+    ]
+    with_it = [path for path in shop.rglob("*") if path.is_file() and b"ann" in path.read_bytes()]
+    assert {path.parent for path in with_it} == {conditions}
+    run = partial(cli_runs.mzplan, shop)
+    for words in ("history", "history --json", "status --json", "events", "plan", "state show source.people"):
+        assert "ann" not in run(*words.split()).out, words
+
+
+def test_a_refused_or_cancelled_request_leaves_no_condition(shop: Path) -> None:
+    run = partial(cli_runs.mzplan, shop)
+    asked = ("erase", "source.people", "--where", "name = 'ann'")
+    assert run(*asked).code == 64, "there is no terminal on which to approve it"
+    assert list(shop.rglob("erasures/*.json")) == []
+    assert run(*asked, "--no-live", "--auto-approve", "--wait", "0s").code in (0, 8)
+    assert len(list(shop.rglob("erasures/*.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "where", "code", "why"),
+    [
+        ("source.people", "names = 'ann'", 64, "names isn't a column"),
+        ("source.people", "true", 64, "names no column"),
+        ("source.people", "", 64, "It is empty"),
+        ("source.people", "id > rand()", 64, "another value each time"),
+        ("source.people", "tags['a'] = 1", 64, "can't compare the values of tags"),
+        ("view.named", "name = 'ann'", 7, "Only the rows of a source"),
+        ("sink.out", "name = 'ann'", 7, "Only the rows of a source"),
+    ],
+)
+def test_what_cannot_be_erased_is_refused(shop: Path, source: str, where: str, code: int, why: str) -> None:
+    ran = erase(shop, source, where)
+    assert ran.code == code and ran.error()["code"] == "MZ402" and why in ran.error()["detail"], ran
+    assert list(shop.rglob("erasures/*.json")) == []
+
+
+def test_a_paused_source_is_refused(shop: Path) -> None:
+    assert cli_runs.mzplan(shop, "pause", "source.people").code == 0
+    assert "mzplan resume source.people" in erase(shop, "source.people").error()["hint"]
+    for words in ("erase source.people", "erase source.people --cancel --where id=1"):
+        assert cli_runs.mzplan(shop, *words.split(), "--auto-approve").code == 64
+    assert cli_runs.mzplan(shop, "erase", "source.people", "--cancel", "--auto-approve").code == 7
+
+
+def test_the_outcome_has_numbers_and_no_values() -> None:
+    task = Task(kind=ERASURE, arguments={}, serial=3, generation=1, title="erase of rows")
+    outcome = outcome_of(task, step=4, rows=2, letters=1, unreadable=3)
+    assert outcome.text.splitlines() == [
+        "2 rows erased from its collection (step 4), 1 dead letter erased",
+        "3 dead letters stay: their columns can't be read",
+    ]
+    assert outcome.facts == {"rows": 2, "step": 4, "dead_letters": 1, "unreadable_dead_letters": 3}
+    assert (
+        outcome_of(task, step=4, rows=0, letters=0, unreadable=0).text == "0 rows erased from its collection"
+    )
