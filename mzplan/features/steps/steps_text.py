@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.tasks import ERASURE
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import Paint, aligned_lines, cut, safe
@@ -82,6 +83,8 @@ def _upstream(record: StepRecord) -> str:
         return safe(record.refreshed)
     if record.task is None:
         return upstream_range(record.start, record.end)
+    if record.task.kind == ERASURE:
+        return "its rows were erased from the collection"
     again = f"once more ({record.task.kind})"
     return f"{upstream_range(record.start, record.end)} {again}" if record.reads_upstream else again
 

@@ -12,6 +12,7 @@ from mzplan.features.steps.steps import Range, history_of, in_range, input_histo
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.state import ResourceState, State, committed_record
+from mzplan.model.tasks import ERASURE
 from mzplan.model.words import count
 from mzplan.operations.connections import require_here
 from mzplan.operations.project import Project, Reporter, read_state, why_nothing_runs
@@ -21,7 +22,7 @@ from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.view_query import is_row_view
 from mzplan.warehouse.content_hash import ContentHash, content_hash
-from mzplan.warehouse.damage import DamagedError, GoneError
+from mzplan.warehouse.damage import DamagedError, GoneError, VacuumedError
 from mzplan.warehouse.foreign_changes import ForeignChanges, foreign_changes
 from mzplan.warehouse.replay import ValuesSeen, collection_batches
 from mzplan.warehouse.step_history import StepHistory
@@ -132,8 +133,11 @@ def verify(
         foreign = _changed_by_others(address, history, first)
         source = upstream(state, resource) if upstream is not None else None
         compare = partial(_with_source, history, source, values_seen)
-    verified = _compare(address, records, compare, reporter)
-    warnings = [*_empty_columns(resource, values_seen)] if address.reads_upstream else []
+    with readable(address):
+        erased = history.last_erasure()
+    verified = _compare(address, records, compare, reporter, erased)
+    warnings = [*verified.warnings]
+    warnings += _empty_columns(resource, values_seen) if address.reads_upstream else []
     warnings += [_left_out(address, excluded)] if excluded else []
     never = why_nothing_runs(state, resource)
     return replace(verified, never=never, warnings=tuple(warnings), foreign=foreign)
@@ -156,16 +160,30 @@ def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstre
     return [r for r in records if not history.has_read(r.end) or r.start == r.end]
 
 
-def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
+def _erased(address: Address, records: list[StepRecord], erased: int | None) -> Diagnostic:
+    steps, listed = _listed(records)
+    return Diagnostic.of("MZ403.steps-erased", address=address, steps=steps, listed=listed, erased=erased)
+
+
+def _listed(records: list[StepRecord]) -> tuple[str, str]:
+    """Return how many steps these are, and their numbers."""
     steps, first, last = count(len(records), "step"), records[0].step, records[-1].step
     is_gapless = len(records) == last - first + 1
     listed = f"{first} to {last}" if is_gapless else ", ".join(str(record.step) for record in records)
+    return steps, str(first) if first == last else listed
+
+
+def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
+    steps, listed = _listed(records)
     reasons = {
         "It holds the rows of the former generation, which aren't in the upstream.": any(
             record.migrated is not None for record in records
         ),
         "Dead letters were read from their own table, not from the upstream.": any(
-            record.task is not None for record in records
+            record.task is not None and record.task.kind != ERASURE for record in records
+        ),
+        "An erasure reads nothing from the upstream.": any(
+            record.task is not None and record.task.kind == ERASURE for record in records
         ),
         "They were read from the collection of a former generation of its source.": address.reads_collections,
     }
@@ -173,7 +191,7 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
         "MZ045.cannot-compared",
         address=address,
         steps=steps,
-        listed=first if first == last else listed,
+        listed=listed,
         items=" ".join((why for why, holds in reasons.items() if holds)),
     )
 
@@ -206,8 +224,14 @@ def _compare(
     records: list[StepRecord],
     compare: Callable[[StepRecord], StepDifference | Match],
     reporter: Reporter,
+    erased: int | None = None,
 ) -> VerificationResult:
-    """Compare the steps one by one, up to the first difference."""
+    """Compare the steps one by one, up to the first difference.
+
+    `erased`: the last step that has erased rows of the collection. Files that a VACUUM has removed since are
+    no problem.
+    """
+    vacuumed: list[StepRecord] = []
     steps: dict[Match, list[int]] = {"hash": [], "rows": [], "unknown": []}
     problems: list[Diagnostic] = []
     difference: StepDifference | None = None
@@ -218,7 +242,10 @@ def _compare(
                 with readable(address):
                     outcome = compare(record)
             except GoneError as problem:
-                problems.append(_gone(address, record, str(problem)))
+                if erased is not None and isinstance(problem, VacuumedError):
+                    vacuumed.append(record)
+                else:
+                    problems.append(_gone(address, record, str(problem)))
             except DamagedError as problem:
                 problems.append(_damaged(address, record, str(problem)))
             else:
@@ -238,6 +265,7 @@ def _compare(
         difference=difference,
         problems=tuple(problems),
         unrecorded=tuple(unknown),
+        warnings=(_erased(address, vacuumed, erased),) if vacuumed else (),
     )
 
 

@@ -11,8 +11,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from mzplan.model.tasks import TaskOutcome
+from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredShop, named
+from tests.tasks import task
 
 
 @pytest.fixture
@@ -119,6 +122,23 @@ def test_verify_lists_missing_steps_and_checks_the_others(shop: StoredShop) -> N
     ran = shop.run("verify", "source.orders", code=1)
     assert "error[MZ091]: Step 1 of source.orders can't be replayed" in ran.err
     assert ran.out.endswith("1 step can't be replayed.\n")
+
+
+def test_verify_leaves_out_steps_whose_files_were_removed_after_an_erasure(shop: StoredShop) -> None:
+    shop.steps(4)
+    erased = task("erasure", 7, "erase of rows", condition="c", by="2026-11-29T08:00:00Z")
+    outcome = TaskOutcome(serial=7, facts={"rows": 1})
+    record = TaskRecord(task=erased, outcome=outcome, step=3, done=True)
+    Checkpoint.of(str(shop.source.warehouse), *shop.source.place).tasks.record(record)
+    shop.source.merge()
+    shop.source.vacuum()
+    shop.source.data(1)[0].unlink()
+    document = shop.json("verify", "source.orders")
+    (notice,) = document["diagnostics"]
+    assert (document["verified"], notice["code"], notice["severity"]) == (3, "MZ403", "notice")
+    assert "1 step (1) can't be compared" in notice["summary"] and "in its step 3" in notice["detail"]
+    shop.source.data(2)[0].write_bytes(b"")
+    assert shop.json("verify", "source.orders", code=1)["diagnostics"], "a damaged file is still an error"
 
 
 def test_verify_names_each_damaged_file_and_checks_the_other_steps(shop: StoredShop) -> None:
