@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from mzplan.model.address import Address
 from mzplan.model.stored import SPARSE, Positive, text_like
+from mzplan.model.tasks import TaskOutcome
 from mzplan.model.times import instant
 
 # `committed`: the command doesn't wait for queries (`state mv`). Otherwise, the worst status of any query.
@@ -82,6 +83,7 @@ class CommitOutcome:
 
     - `seconds`: how long the command followed the commit.
     - `converged`: how many queries had converged; `open`: the queries that had not.
+    - `tasks`: the results of the one-off tasks that the commit requested, by query.
     """
 
     lineage: str
@@ -91,6 +93,7 @@ class CommitOutcome:
     seconds: float = field(default=0.0, metadata=SPARSE)
     converged: int = field(default=0, metadata=SPARSE)
     open: Mapping[Address, QueryOutcome] = field(default_factory=dict, metadata=SPARSE)
+    tasks: Mapping[Address, TaskOutcome] = field(default_factory=dict, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,6 +138,12 @@ def record_outcome(
         seconds=round(max((o.seconds for o in outcome_by_address.values()), default=0.0), 3),
         converged=len(outcome_by_address) - len(open_queries),
         open=open_queries,
+        tasks={
+            address: task
+            for address, one in outcome_by_address.items()
+            for task in one.tasks_done
+            if task.serial == state.serial
+        },
     )
     try:
         store.write_outcome(outcome)

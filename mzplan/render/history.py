@@ -55,6 +55,10 @@ def render_entry(entry: HistoryEntry, color: bool = False, now: datetime | None 
         later = entry.still_open is not None and address not in entry.still_open
         how = f"{query.status}{', converged later' if later else ''}"
         lines.append(f"  {address}: {how}: {code}{paragraph(query.reason, '    ')}".rstrip(": "))
+    for address, task in sorted(
+        (entry.outcome.tasks if entry.outcome is not None else {}).items(), key=natural_item
+    ):
+        lines += [f"  {address}: {paragraph(task.text, '    ')}"] if task.text else []
     return "\n".join(lines) + "\n"
 
 
