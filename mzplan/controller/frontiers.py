@@ -113,7 +113,7 @@ class FrontierTable:
         collection.since = max(collection.since, survey.extent.since)
         collection.upper = max(collection.upper, survey.extent.upper)
         if collection.policy == survey.policy:
-            collection.advance(survey.first_recent)
+            collection.advance(survey.first_recent, least=survey.after_erasure)
         readers = self._readers(survey.id).items()  # a new generation has read nothing of what its former has
         unread = {
             id_: survey.first_unread[id_, at] for id_, at in readers if (id_, at) in survey.first_unread

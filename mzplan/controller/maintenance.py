@@ -33,6 +33,7 @@ class Survey:
 
     - `first_unread`: the first step that each of its exports still has to read, by its id and place.
     - `first_recent`: the first step within the policy's duration; None if the policy has no duration.
+    - `after_erasure`: the first step to keep because the old files of an erasure are due; 0 without one.
     - `hold_limit`: exports hold no steps before this one, because earlier steps are older than `max_hold`.
     """
 
@@ -43,6 +44,7 @@ class Survey:
     policy: ReadPolicy
     first_recent: Step | None
     hold_limit: Step
+    after_erasure: Step = 0
 
 
 def max_hold(source: Description) -> str | None:
@@ -122,6 +124,7 @@ class Maintenance:
                 first_unread={(i, at): self._storage.first_unread(at, place) for i, at in readers.items()},
                 policy=policy,
                 first_recent=self.first_recent(place, policy),
+                after_erasure=self._storage.first_after_erasure(place),
                 hold_limit=self._storage.first_recent(place, now - seconds(hold)) if hold is not None else 0,
             )
         except Exception as problem:  # a defect here must not end the runner

@@ -226,6 +226,9 @@ class InMemoryStorage:
             times = self._times.get(place, [])
             return next((step for step, time_ in times if time_ >= when), times[-1][0] if times else 0)
 
+    def first_after_erasure(self, place: Place) -> Step:
+        return 0
+
     def first_unread(self, export: Place, source: Place) -> Step:
         """Return the step that a test has set in `first_unread_steps`, or else the upper."""
         return self.first_unread_steps.get(export, self.extent(source).upper)

@@ -53,6 +53,12 @@ class Storage(Protocol):
         Returns the newest step if all are older, and 0 if the collection has no steps.
         """
 
+    def first_after_erasure(self, place: Place) -> Step:
+        """Return the first step to keep because the old files of an erasure are due; 0 without one.
+
+        Returns the upper if no step needs old files any more.
+        """
+
     def first_unread(self, export: Place, source: Place) -> Step:
         """Return the oldest step of a collection that an export still has to read, or else the upper."""
 

@@ -132,11 +132,11 @@ class Frontiers:
         """The least of all read capabilities, but at least `since`."""
         return max(self.since, min([self.implied, *self.holds.values()]))
 
-    def advance(self, first_recent: Step | None = None) -> None:
+    def advance(self, first_recent: Step | None = None, *, least: Step = 0) -> None:
         """Advance the policy's read capability, after the upper or the time has advanced.
 
         `first_recent`: the first step within the policy's duration (Storage.first_recent); None if it has no
-        duration or the step isn't known.
+        duration or the step isn't known. `least`: a step to advance to whatever the policy keeps.
         """
         match self.policy:
             case LagSteps(steps=steps):
@@ -147,7 +147,7 @@ class Frontiers:
                 pass
             case _:
                 assert_never(self.policy)
-        self.implied = max(self.implied, min(step, self.upper))
+        self.implied = max(self.implied, min(max(step, least), self.upper))
 
     def hold(self, holder: str, step: Step) -> Step:
         """Add or move a read capability, and return its step.

@@ -42,6 +42,7 @@ from mzplan.spark.executor import SparkExecutor
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import LAYOUT, Checkpoint
 from mzplan.warehouse.damage import GoneError, last_vacuumed
+from mzplan.warehouse.erased_steps import ERASED_AT, last_erasure
 from mzplan.warehouse.folder import Folder, delete_checksum, open_folder
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.snapshot import small_files, snapshot_batches
@@ -55,6 +56,9 @@ _CHECKSUM = re.compile(r"(\d{20})\.crc")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _READERS = 16
 _CHANGES_BEFORE = 3600.0  # seconds that a micro-batch may take to merge its changes
+# Seconds after an erasure from which on the files of a step are so young that a removal of older ones, which
+# rounds up to whole hours, removes the erased rows.
+_SETTLED = 3600.0 + _CHANGES_BEFORE + 60
 
 
 class Tables(Protocol):
@@ -77,11 +81,13 @@ class _Reclaim:
     `tried`: when it was last tried, in monotonic seconds.
     `upper`: the collection's upper at that time.
     `since`: the files of all steps before this one have been removed.
+    `is_read`: whether the files that only this step needs have been removed, too.
     """
 
     tried: float
     upper: Step
     since: Step
+    is_read: bool = False
 
 
 _NEVER = _Reclaim(-math.inf, 0, 0)
@@ -123,6 +129,18 @@ class DeltaStorage:
     def first_recent(self, place: Place, when: float) -> Step:
         return StepHistory(self._warehouse, place).first_young(when)
 
+    def first_after_erasure(self, place: Place) -> Step:
+        history = StepHistory(self._warehouse, place)
+        erased_at = _erased_at(history)
+        if erased_at is None:
+            return 0
+        first = history.first_young(erased_at + _SETTLED)
+        time_of_first = _time_of(history, first)
+        if time_of_first is None or time_of_first >= erased_at + _SETTLED:
+            return first
+        is_quiet = time.time() - max(time_of_first, erased_at) > _SETTLED
+        return history.upper() if is_quiet else first
+
     def first_unread(self, export: Place, source: Place) -> Step:
         sink = StepHistory(self._warehouse, export, source)
         needed = oldest_needed_step(sink)
@@ -130,6 +148,10 @@ class DeltaStorage:
 
     def maintain(self, place: Place, since: Step) -> None:
         history = StepHistory(self._warehouse, place)
+        upper = history.upper()
+        # Everything is read, and the files that only earlier steps need are due because of an erasure.
+        is_read = since >= upper > 0 and self.first_after_erasure(place) >= upper
+        since = min(since, max(0, upper - 1))  # the count continues from the last step
         history.index.expire(since)
         failpoint(Failpoint.STORAGE_EXPIRED)
         collection = history.collection.collection
@@ -137,23 +159,26 @@ class DeltaStorage:
             self._tables.merge_files(collection)
             failpoint(Failpoint.STORAGE_MERGED)
         tidy_log(collection)
-        now, upper = time.monotonic(), history.upper()
+        now = time.monotonic()
         last = self._reclaimed.get(place, _NEVER)
         is_due = now - last.tried >= self.reclaim_every or upper - last.upper >= self.reclaim_steps
-        if since == last.since or not is_due:
+        if (since, is_read) == (last.since, last.is_read) or not is_due:
             return  # each VACUUM makes a commit or two, which every reader of the table has to read
         oldest = next((r for r in history.committed(since, since) if r.step == since), None)
         if oldest is not None and oldest.time is not None:
             # Don't retry a failure every minute.
             self._reclaimed[place] = _Reclaim(now, upper, last.since)
-            # A reader that starts at that step may still need a file that was replaced after it.
-            older = max(self.safety, time.time() - oldest.time)
-            if self._is_merged(history, oldest):
-                # Change-feed files belong to no version and are removed by their own age. The files of a step
-                # are somewhat older than its commit.
-                older += _CHANGES_BEFORE
+            if is_read:
+                older = _whole_hours(time.time() - max(oldest.time, _erased_at(history) or 0.0))
+            else:
+                # A reader that starts at that step may still need a file that was replaced after it.
+                older = max(self.safety, time.time() - oldest.time)
+                if self._is_merged(history, oldest):
+                    # Change-feed files belong to no version and are removed by their own age. The files of a
+                    # step are somewhat older than its commit.
+                    older += _CHANGES_BEFORE
             self._tables.reclaim_files(collection, older)
-            self._reclaimed[place] = _Reclaim(now, upper, since)
+            self._reclaimed[place] = _Reclaim(now, upper, since, is_read)
             failpoint(Failpoint.STORAGE_RECLAIMED)
             self._clean_log(history, since)
 
@@ -248,6 +273,22 @@ class SparkController(Controller):
         warehouse = absolute(context.directory, context.warehouse)
         storage = DeltaStorage(warehouse, spark, alone=store.lock_for_append)
         super().__init__(store, spark, storage, secrets, jobs, **options)
+
+
+def _erased_at(history: StepHistory) -> float | None:
+    """Return when rows of a collection were last erased whose old files are due; None without any."""
+    erasure = last_erasure(history.tasks, due=time.time() + _SETTLED)
+    return float(erasure.details.get(ERASED_AT, 0.0)) if erasure is not None else None
+
+
+def _time_of(history: StepHistory, step: Step) -> float | None:
+    record = history.index.find(step)
+    return record.time if record is not None else None
+
+
+def _whole_hours(seconds: float) -> float:
+    """Return the greatest number of whole hours, in seconds, that is less than a time."""
+    return (math.ceil(seconds / 3600) - 1) * 3600.0
 
 
 # ── keeping a table's log short

@@ -17,8 +17,12 @@ from pyarrow import fs
 from mzplan.connectors.local.steps import LocalSteps
 from mzplan.controller.terms import InvalidUppersError, ReadBeforeSinceError, StorageError
 from mzplan.model.address import Address
+from mzplan.model.tasks import TaskOutcome
+from mzplan.model.times import instant_text
+from mzplan.spark import delta_storage
 from mzplan.spark.delta_storage import DeltaStorage, clean_log
-from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord, collection_path
+from mzplan.warehouse.erased_steps import ERASED_AT
 from mzplan.warehouse.folder import Data, LocalFolder, RemoteFolder
 from mzplan.warehouse.snapshot import small_files
 from mzplan.warehouse.step_history import StepHistory, find_given_up_steps
@@ -26,6 +30,7 @@ from mzplan.warehouse.step_record import StepRecord
 from mzplan.warehouse.storage import missing_storage
 from tests.contract.controllers import appending, local_source, rows
 from tests.stored_steps import StoredSink, StoredSource, offsets
+from tests.tasks import task
 
 
 class Tables:
@@ -255,3 +260,37 @@ def test_a_sink_that_has_waited_too_long_names_the_missing_step(tmp_path: Path) 
     assert found.code == "MZ194" and "step 2 of source.orders" in found.detail
     fresh.run(6, 0, starting=True)  # in the middle of the snapshot that it has begun with
     assert find_given_up_steps(fresh.history, source.history) is None
+
+
+def test_old_files_of_an_erasure_are_removed_before_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, tables = stored(tmp_path), Tables()
+    warehouse, place = str(source.warehouse), source.place
+    history = StepHistory(warehouse, place)
+    history.index.append(history.tail(None))
+    ended = history.committed(3, 3)[0].time
+    assert ended is not None
+    storage, hour = DeltaStorage(warehouse, tables), 3600.0
+    now = [ended + hour]
+    monkeypatch.setattr(delta_storage.time, "time", lambda: now[0])
+    assert storage.first_after_erasure(place) == 0
+    by = instant_text(int(ended + 10 * hour) * 1000)
+    erasure = task("erasure", 7, "erase of rows", condition="c", by=by)
+    outcome = TaskOutcome(serial=7, facts={"rows": 1})
+    record = TaskRecord(task=erasure, outcome=outcome, step=3, details={ERASED_AT: ended + 60})
+    tasks = Checkpoint.of(warehouse, *place).tasks
+    for done, hours, first in ((False, 20, 0), (True, 1, 0), (True, 7, 0), (True, 9, 4)):
+        tasks.record(replace(record, done=done))
+        now[0] = ended + hours * hour
+        assert storage.first_after_erasure(place) == first, (done, hours)
+    # A reader that is behind keeps the files.
+    storage.maintain(place, 2)
+    assert tables.reclaimed.pop()[1] > 9 * hour
+    # Nothing has come since, and every reader has read everything.
+    storage = DeltaStorage(warehouse, tables)
+    for _ in range(2):
+        storage.maintain(place, 4)
+    ((_, older),) = tables.reclaimed
+    assert older % hour == 0 and ended + 60 < now[0] - older <= ended + 60 + hour
+    assert storage.extent(place).since == 3, "the count continues from the last step"
