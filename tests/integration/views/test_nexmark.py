@@ -47,6 +47,20 @@ class Oracle:
         sold = [(a, p) for a, p in self.auctions_and_sellers if a["category"] == 10]
         return [(p["name"], a["id"]) for a, p in sold if p["state"] in ("or", "id", "ca")]
 
+    def q4(self) -> list[tuple[Any, ...]]:
+        categories: dict[int, list[int]] = defaultdict(list)
+        for auction, price in self._won():
+            categories[auction["category"]].append(price)
+        return [(category, round(_mean(prices), 3)) for category, prices in categories.items()]
+
+    def q6(self) -> list[tuple[Any, ...]]:
+        sellers: dict[int, list[int]] = defaultdict(list)
+        averages = []
+        for auction, price in sorted(self._won(), key=lambda won: (won[0]["expires"], won[0]["id"])):
+            sellers[auction["seller"]].append(price)
+            averages.append((auction["id"], round(_mean(sellers[auction["seller"]][-11:]), 3)))
+        return averages
+
     def q5(self) -> list[tuple[Any, ...]]:
         slide = timedelta(seconds=2)
         counts = Counter((until, b["auction"]) for b in self.bids for until in _ends(b["date_time"], slide))
@@ -68,11 +82,16 @@ class Oracle:
         return [*{(p["id"], p["name"]) for p in sellers}]
 
     def q9(self) -> list[tuple[Any, ...]]:
-        won: dict[int, int] = {}
+        return [(auction["id"], price) for auction, price in self._won()]
+
+    def _won(self) -> list[tuple[Row, int]]:
+        """The auctions with a bid, each with its highest."""
+        won: dict[int, tuple[Row, int]] = {}
         for bid, auction in self.bids_and_auctions:
             if auction["date_time"] <= bid["date_time"] <= auction["expires"]:
-                won[bid["auction"]] = max(won.get(bid["auction"], 0), bid["price"])
-        return [*won.items()]
+                _, highest = won.get(auction["id"], (auction, 0))
+                won[auction["id"]] = (auction, max(highest, bid["price"]))
+        return [*won.values()]
 
     def q11(self) -> list[tuple[Any, ...]]:
         sessions: dict[int, list[int]] = {}
@@ -85,6 +104,18 @@ class Oracle:
             last[bidder] = at
         return [(bidder, bids) for bidder, counts in sessions.items() for bids in counts]
 
+    def q15(self) -> list[tuple[Any, ...]]:
+        return [_statistics(self.bids)]
+
+    def q16(self) -> list[tuple[Any, ...]]:
+        channels: dict[str, list[Row]] = defaultdict(list)
+        for bid in self.bids:
+            channels[bid["channel"]].append(bid)
+        last = {channel: max(bid["date_time"] for bid in of) for channel, of in channels.items()}
+        return [
+            (channel, last[channel].strftime("%H:%M"), *_statistics(of)) for channel, of in channels.items()
+        ]
+
     def q17(self) -> list[tuple[Any, ...]]:
         prices: dict[int, list[int]] = defaultdict(list)
         for bid in self.bids:
@@ -92,6 +123,22 @@ class Oracle:
         return [
             (auction, len(of), sum(p < 10_000 for p in of), min(of), max(of), sum(of))
             for auction, of in prices.items()
+        ]
+
+    def q18(self) -> list[tuple[Any, ...]]:
+        last: dict[tuple[int, int], Row] = {}
+        for bid in sorted(self.bids, key=lambda bid: bid["date_time"]):
+            last[bid["auction"], bid["bidder"]] = bid
+        return [(*key, bid["price"], bid["date_time"]) for key, bid in last.items()]
+
+    def q19(self) -> list[tuple[Any, ...]]:
+        auctions: dict[int, list[Row]] = defaultdict(list)
+        for bid in sorted(self.bids, key=lambda bid: (-bid["price"], bid["date_time"])):
+            auctions[bid["auction"]].append(bid)
+        return [
+            (auction, place, bid["price"], bid["bidder"])
+            for auction, of in auctions.items()
+            for place, bid in enumerate(of[:10], 1)
         ]
 
     def q20(self) -> list[tuple[Any, ...]]:
@@ -106,16 +153,34 @@ COLUMNS = {
     "q0": "auction bidder price date_time",
     "q2": "auction price",
     "q3": "name id",
+    "q4": "category price",
     "q5": "until bids auction",
+    "q6": "id price",
     "q7": "until price",
     "q8": "id name",
     "q9": "id price",
     "q11": "bidder bids",
+    "q15": "total_bids rank1_bids total_bidders rank2_bidders total_auctions rank3_auctions",
+    "q16": "channel minute total_bids rank1_bids total_bidders rank2_bidders total_auctions rank3_auctions",
     "q17": "auction total_bids rank1_bids min_price max_price sum_price",
+    "q18": "auction bidder price date_time",
+    "q19": "auction rank_number price bidder",
     "q20": "auction bidder price item",
     "q22": "auction price dir1 dir2 dir3",
 }
 _TIMES = ("date_time", "expires", "until")
+
+
+def _mean(prices: list[int]) -> float:
+    return sum(prices) / len(prices)
+
+
+def _statistics(bids: list[Row]) -> tuple[Any, ...]:
+    """Numbers of bids, bidders and auctions: all, and some below or above a price."""
+    low, high = [b for b in bids if b["price"] < 10_000], [b for b in bids if b["price"] >= 1_000_000]
+    middle = [b for b in bids if 10_000 <= b["price"] < 1_000_000]
+    bidders = [len({bid["bidder"] for bid in of}) for of in (bids, middle)]
+    return (len(bids), len(low), *bidders, *(len({bid["auction"] for bid in of}) for of in (bids, high)))
 
 
 def _timed(row: Row) -> Row:
@@ -197,9 +262,14 @@ def _rows(project: Project, view: str, columns: str) -> list[tuple[Any, ...]]:
     done = project.run("snapshot", f"view.{view}", "--format", "json")
     assert done.returncode == 0, done.stderr
     rows = [_timed(json.loads(line)) for line in done.stdout.splitlines()]
-    last = BEGIN + timedelta(hours=12)
+    first, last = BEGIN.date().isoformat(), BEGIN + timedelta(hours=12)
     return sorted(
-        tuple(row[column] for column in columns.split())
+        tuple(_rounded(row[column]) for column in columns.split())
         for row in rows
         if row.get("auction") != -1 and row.get("id", 0) < 10**9 and row.get("until", BEGIN) < last
+        if row.get("day", first) == first
     )
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 3) if isinstance(value, float) else value
