@@ -1,7 +1,7 @@
 """Current views: a step after a few changed rows, compared with a full recomputation that overwrites a table.
 
 Both compute the same query over the same tables in the same session. The rows and bytes that a step writes
-come from the commits of the two tables.
+come from the commits of the two tables, and the bytes that it reads from the metrics of Spark's tasks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import statistics
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,45 +48,51 @@ VIEWS = {
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The number of orders; there is a customer for each ten of them. `shares`: of the orders that change."""
+    """The numbers of orders, one after the other; there is a customer for each ten orders.
 
-    orders: int
+    `shares`: of the orders that change.
+    """
+
+    orders: tuple[int, ...]
     rounds: int
     shares: tuple[float, ...] = (0.01, 0.0001)
 
 
-FULL = Size(orders=1_000_000, rounds=3)
-SMALL = Size(orders=10_000, rounds=1)
+FULL = Size(orders=(100_000, 1_000_000), rounds=3)
+SMALL = Size(orders=(10_000,), rounds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a step took and wrote."""
+    """What a step took, read and wrote."""
 
     seconds: float
+    bytes_read: int
     rows: int
     bytes: int
 
 
 def measure(stage: Stage) -> Table:
     size = SMALL if stage.small else FULL
-    bench = _Bench(stage.engine, size)
     table: list[tuple[str, ...]] = []
-    for name in VIEWS:
-        view = bench.start(name)
-        for share in size.shares:
-            ours, theirs = [], []
-            for _ in range(size.rounds):
-                bench.change(share)
-                ours.append(bench.step(view))
-                theirs.append(bench.overwrite(name))
-                say(f"    {name}, {share:.2%}: {ours[-1]}, overwritten: {theirs[-1]}")
-            table += _rows(name, share, ours, theirs)
-        bench.stop(view)
-    return Table(("step", "seconds", "rows written", "MB written", "× faster", "× fewer bytes", "aim"), table)
+    for orders in size.orders:
+        bench = _Bench(stage.engine, orders)
+        for name in VIEWS:
+            view = bench.start(name)
+            for share in size.shares:
+                ours, theirs = [], []
+                for _ in range(size.rounds):
+                    bench.change(share)
+                    ours.append(bench.step(view))
+                    theirs.append(bench.overwrite(name))
+                    say(f"    {name}, {share:.2%}: {ours[-1]}, overwritten: {theirs[-1]}")
+                table += _rows(f"{name}, {share:.2%} of {orders:,} changed", share, ours, theirs)
+            bench.stop(view)
+    columns = ("seconds", "MB read", "rows written", "MB written", "× faster", "× fewer bytes", "aim")
+    return Table(("step", *columns), table)
 
 
-def _rows(name: str, share: float, ours: list[Cost], theirs: list[Cost]) -> list[tuple[str, ...]]:
+def _rows(step: str, share: float, ours: list[Cost], theirs: list[Cost]) -> list[tuple[str, ...]]:
     faster = _median(theirs, "seconds") / _median(ours, "seconds")
     fewer = _median(theirs, "bytes") / max(_median(ours, "bytes"), 1)
     written = 50 if share < 0.01 else 10
@@ -93,13 +100,13 @@ def _rows(name: str, share: float, ours: list[Cost], theirs: list[Cost]) -> list
     aim = f"{written} × fewer bytes{', 5 × faster' if share < 0.01 else ''}"
     return [
         (
-            f"mzplan: {name}, {share:.2%} changed",
+            f"mzplan: {step}",
             *_cells(ours),
             f"{faster:.1f}",
             f"{fewer:.0f}",
             verdict(aim, met),
         ),
-        (f"overwrite: {name}, {share:.2%} changed", *_cells(theirs), "1", "1", ""),
+        (f"overwrite: {step}", *_cells(theirs), "1", "1", ""),
     ]
 
 
@@ -107,16 +114,21 @@ def _median(costs: list[Cost], figure: str) -> float:
     return float(statistics.median(getattr(cost, figure) for cost in costs))
 
 
-def _cells(costs: list[Cost]) -> tuple[str, str, str]:
-    megabytes = _median(costs, "bytes") / 1e6
-    return f"{_median(costs, 'seconds'):.1f}", f"{_median(costs, 'rows'):,.0f}", f"{megabytes:.2f}"
+def _cells(costs: list[Cost]) -> tuple[str, str, str, str]:
+    read, written = (_median(costs, figure) / 1e6 for figure in ("bytes_read", "bytes"))
+    return (
+        f"{_median(costs, 'seconds'):.1f}",
+        f"{read:.2f}",
+        f"{_median(costs, 'rows'):,.0f}",
+        f"{written:.2f}",
+    )
 
 
 class _Bench:
     """The tables, views over them, and the changes of a round."""
 
-    def __init__(self, engine: Engine, size: Size):
-        self._engine, self._size, self._round = engine, size, 0
+    def __init__(self, engine: Engine, orders: int):
+        self._engine, self._orders, self._round = engine, orders, 0
         self.inputs = {name: self._input(name) for name in TABLES}
 
     def _input(self, name: str) -> CollectionRead:
@@ -133,11 +145,11 @@ class _Bench:
             spark, path, columns_of(read.type, read.body), POSITION, keyed=bool(keys_of(read.type, read.body))
         )
         columns = (
-            f"id, id % {self._size.orders // 10} AS customer, CAST(id % 1000 AS DECIMAL(10,2)) AS amount"
+            f"id, id % {self._orders // 10} AS customer, CAST(id % 1000 AS DECIMAL(10,2)) AS amount"
             if name == "orders"
             else "id AS customer, concat('city ', id % 100) AS city"
         )
-        count = self._size.orders // (1 if name == "orders" else 10)
+        count = self._orders // (1 if name == "orders" else 10)
         rows = spark.range(count).selectExpr(*_items(columns), f"CAST(NULL AS {POSITION}) AS _position")
         rows.write.format("delta").mode("append").save(path)
         return read
@@ -177,26 +189,38 @@ class _Bench:
 
     def step(self, view: Description) -> Cost:
         """Wait until the view has done a step over the changed rows."""
-        log = CollectionLog(self._engine.path_of(*view.place))
-        before, began = log.versions()[-1], time.monotonic()
-        self._java(view).processAllAvailable()
-        return _cost(log.collection, before, time.monotonic() - began)
+        return self._cost(self._engine.path_of(*view.place), self._java(view).processAllAvailable)
 
     def overwrite(self, name: str) -> Cost:
         """Compute the query over all rows, and overwrite a table."""
         sql, _, _, reads = VIEWS[name]
-        path = str(self._engine.folder / "overwritten" / name.replace(" ", "-"))
+        path = str(self._engine.folder / "overwritten" / f"{name.replace(' ', '-')}-{self._orders}")
         session = self._engine.spark.newSession()
-        log = CollectionLog(path)
-        before, began = max(log.versions(), default=-1), time.monotonic()
-        for read in reads:
-            place = self._engine.path_of(*self.inputs[read].place)
-            session.read.format("delta").load(place).createOrReplaceTempView(read)
-        session.sql(sql).write.format("delta").mode("overwrite").save(path)
-        return _cost(path, before, time.monotonic() - began)
+
+        def write() -> None:
+            for read in reads:
+                place = self._engine.path_of(*self.inputs[read].place)
+                session.read.format("delta").load(place).createOrReplaceTempView(read)
+            session.sql(sql).write.format("delta").mode("overwrite").save(path)
+
+        return self._cost(path, write)
+
+    def _cost(self, path: str, write: Callable[[], object]) -> Cost:
+        """Run a step that writes a table, and return its cost."""
+        before, read_before = max(CollectionLog(path).versions(), default=-1), self._bytes_read()
+        began = time.monotonic()
+        write()
+        seconds = round(time.monotonic() - began, 2)
+        return Cost(seconds, self._bytes_read() - read_before, *_written(path, before))
+
+    def _bytes_read(self) -> int:
+        """Return how many bytes the tasks of all jobs have read."""
+        context: Any = self._engine.spark.sparkContext._jsc.sc()
+        context.listenerBus().waitUntilEmpty()
+        return int(context.statusStore().executorSummary("driver").totalInputBytes())
 
 
-def _cost(path: str, before: int, seconds: float) -> Cost:
+def _written(path: str, before: int) -> tuple[int, int]:
     """Return the rows and bytes of the commits after a version, with change feeds and deletion vectors."""
     rows = size = 0
     for commit in CollectionLog(path).after(before):
@@ -205,7 +229,7 @@ def _cost(path: str, before: int, seconds: float) -> Cost:
         actions = map(json.loads, text.splitlines())
         files = (action.get("add") or action.get("cdc") for action in actions)
         size += sum(file["size"] for file in files if file is not None)
-    return Cost(round(seconds, 2), rows, size)
+    return rows, size
 
 
 def _items(columns: str) -> list[str]:
