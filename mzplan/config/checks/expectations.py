@@ -47,6 +47,8 @@ def check_expectations(resource: Declaration, findings: Findings) -> None:
             findings.add("MZ380.no-dead-letters", place, label=resource.label, name=name)
         if stated.get("on_violation") == "drop" and recomputes(resource.body):
             findings.add("MZ380.current", resource.location((*path, "on_violation")), label=resource.label)
+        if stated.get("on_violation") == "drop" and resource.body.get("batch"):
+            findings.add("MZ380.batch", resource.location((*path, "on_violation")), label=resource.label)
 
 
 def _check_unique(

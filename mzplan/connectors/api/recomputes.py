@@ -68,7 +68,19 @@ def _changed_input(query: ResolvedQuery, checkpoint: Checkpoint) -> str:
                 f"Another writer changed rows of {read.address} (version {found.version}), and the state of "
                 f"{query.address} still has the rows as they were."
             )
+        if (erased := _last_erasure(history)) is not None and erased > _first_version(checkpoint, read):
+            return (
+                f"Rows of {read.address} were erased (version {erased}), and the state of {query.address} "
+                "still has what it computed from them."
+            )
     return ""
+
+
+def _last_erasure(history: StepHistory) -> int | None:
+    """Return the version of a collection in which its rows were last erased; None if they weren't."""
+    step = history.last_erasure()
+    records = history.committed(step, step) if step is not None else ()
+    return next((record.version for record in records), None)
 
 
 def _first_version(checkpoint: Checkpoint, read: CollectionRead) -> int:

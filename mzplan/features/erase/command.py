@@ -181,8 +181,8 @@ class _Requests:
         require_here(project, state, [record])
         self._own = _named_by(record) | {self._name}
         with _stored(address):
-            conditions = _conditions(project, record)
-            for name in set(conditions.names()) - self._own:  # a command was killed before its commit
+            conditions, kept = _conditions(project, record), self._own | _begun(project, record)
+            for name in set(conditions.names()) - kept:  # a command was killed before its commit
                 conditions.remove(name)
             if self._where is not None:
                 conditions.write(self._name, self._where)
@@ -199,7 +199,7 @@ class _Requests:
         try:
             project = self._invocation.project()
             record = committed_record(project.store.read_state(), self._address)
-            for name in self._own - _named_by(record):
+            for name in self._own - _named_by(record) - _begun(project, record):
                 _conditions(project, record).remove(name)
         except (MzplanError, OSError):
             return
@@ -209,9 +209,18 @@ def _named_by(record: ResourceState) -> set[str]:
     return {str(task.arguments[CONDITION]) for task in record.own_tasks if CONDITION in task.arguments}
 
 
+def _begun(project: Project, record: ResourceState) -> set[str]:
+    """Return the conditions of erasures that a runner has begun: it removes them. Raises OSError."""
+    tasks = [begun.task for begun in _checkpoint(project, record).tasks.all()]
+    return {str(task.arguments[CONDITION]) for task in tasks if task.kind == ERASURE}
+
+
 def _conditions(project: Project, record: ResourceState) -> EraseConditions:
-    warehouse = absolute(project.settings.directory, project.settings.warehouse)
-    return EraseConditions(Checkpoint.of(warehouse, *record.place).folder)
+    return EraseConditions(_checkpoint(project, record).folder)
+
+
+def _checkpoint(project: Project, record: ResourceState) -> Checkpoint:
+    return Checkpoint.of(absolute(project.settings.directory, project.settings.warehouse), *record.place)
 
 
 @contextmanager

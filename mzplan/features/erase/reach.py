@@ -17,6 +17,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.source_columns import keys_of
 from mzplan.schema.target_writes import keeps_history
+from mzplan.schema.triggers import is_available_now
 from mzplan.schema.view_query import is_row_view
 
 _REWRITES = ("empties", "corrects")  # what a replaced sink does so that erased rows leave its target
@@ -53,7 +54,7 @@ def reach_of(state: State, source: ResourceState, where: str) -> Reach:
     for address in graph.order(downstream):
         query = state.resources[address]
         inputs = [read for read in _inputs(query) if read in {*downstream, source.address}]
-        found = _unreached(query, inputs, deletes, where)
+        found = _unreached(query, inputs, deletes, where) or _stopped(query)
         if found is not None:
             unreached.append(found)
             continue
@@ -91,6 +92,15 @@ def _unreached(
         return None
     why = f"It only gets new rows of {growing or inputs[0]}; what it has computed from erased rows stays."
     return Unreached(address=address, why=why, how=_replace(address))
+
+
+def _stopped(query: ResourceState) -> Unreached | None:
+    """Return what to run for a query that only reads what is there when it starts."""
+    if not is_available_now(query.body):
+        return None
+    why = "It has trigger: available-now, so it doesn't read the erasure until it starts again."
+    how = f"once the erasure is done: mzplan restart {query.address}"
+    return Unreached(address=query.address, why=why, how=how)
 
 
 def _unreached_target(sink: ResourceState, growing: Address | None, where: str) -> Unreached | None:

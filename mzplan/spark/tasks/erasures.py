@@ -32,6 +32,7 @@ from mzplan.connectors.frames.types import quoted
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.tasks import CONDITION, Task, TaskOutcome
+from mzplan.model.tasks import ERASURE as ERASURE_TASK
 from mzplan.model.words import count
 from mzplan.schema.columns import POSITION
 from mzplan.schema.expressions import parse_where
@@ -55,6 +56,9 @@ def _do(context: TaskContext, task: Task) -> None:
     number, begun = next_step(query, checkpoint, task)
     condition = _condition(checkpoint, task)
     if condition is None:
+        # A kill after its step was passed over, and before it was recorded as done.
+        passed = (record for record in checkpoint.tasks.all() if record.task == task)
+        begun = begun or next(passed, None)
         if begun is None:
             raise error("MZ402.condition-gone", address=query.address)
         # It had no rows, so its commit is missing.
@@ -117,15 +121,15 @@ def _complete(context: TaskContext, record: TaskRecord) -> TaskRecord:
     The step only marks rows of a keyed collection as deleted. Their files are rewritten, also because of
     earlier values of the erased rows.
     """
-    condition = _condition(context.checkpoint, record.task)
-    if condition is None:
-        return replace(record, details={ERASED_AT: time.time()})
     query = context.query
     if query.keys:
         with context.rewriting:
             purge(context.spark, table_at(context.collection))
     failpoint(Failpoint.ERASURE_PURGED)
     record = replace(record, details={ERASED_AT: time.time()})
+    condition = _condition(context.checkpoint, record.task)
+    if condition is None:
+        return record
     with _without_values(query):
         matching = _letters(context, condition)
         if matching is not None and not (matched := matching[0]).isEmpty():
@@ -138,11 +142,22 @@ def _complete(context: TaskContext, record: TaskRecord) -> TaskRecord:
     return record
 
 
+def forget_cancelled(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
+    """Remove the conditions of cancelled erasures, which `complete` doesn't need any more. Raises OSError."""
+    for record in checkpoint.tasks.all():
+        if record.task.kind == ERASURE_TASK and record.task not in query.description.tasks:
+            EraseConditions(checkpoint.folder).remove(str(record.task.arguments[CONDITION]))
+
+
 def _check(spark: SparkSession, query: ResolvedQuery, task: Task) -> None:
-    """Raise MzplanError MZ019 for a condition that Spark doesn't accept."""
+    """Raise MzplanError MZ402 for a condition that Spark doesn't accept."""
     condition = _condition(query.checkpoint, task) if query.checkpoint is not None else None
     if condition is not None:
-        _sql(empty_rows(spark, query.columns, "STRING"), condition, query)
+        try:
+            _sql(empty_rows(spark, query.columns, "STRING"), condition, query)
+        except MzplanError as problem:  # Spark's message quotes the condition
+            code = problem.diagnostics[0].code
+            raise error("MZ402.refused-by-spark", address=query.address, code=code) from None
 
 
 ERASURE = TaskKind(do=_do, complete=_complete, check=_check)

@@ -16,7 +16,7 @@ from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.spark import failures
 from mzplan.spark.tasks.backfills import BACKFILL
 from mzplan.spark.tasks.dead_letters import DEAD_LETTERS
-from mzplan.spark.tasks.erasures import ERASURE
+from mzplan.spark.tasks.erasures import ERASURE, forget_cancelled
 from mzplan.spark.tasks.interface import (
     TaskContext,
     TaskKind,
@@ -53,6 +53,7 @@ def do_open_tasks(context: TaskContext, prepare: Callable[[], None]) -> tuple[Ta
 
     complete_steps(checkpoint, context.collection, complete, context.pass_over)
     skip_cancelled_step(query, checkpoint, context.pass_over)
+    forget_cancelled(query, checkpoint)
     todo = tasks_to_do(query, checkpoint)
     if todo:
         prepare()

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from mzplan.host.failpoints import Failpoint
 from mzplan.model.tasks import CONDITION, ERASURE
 from mzplan.schema.description import Description
-from mzplan.spark.tasks import erasures
+from mzplan.spark.tasks import erasures, interface
 from mzplan.warehouse.damage import VacuumedError
 from mzplan.warehouse.erasures import EraseConditions
 from mzplan.warehouse.replay import collection_hash
@@ -225,6 +225,31 @@ def test_an_erasure_is_done_once_after_a_kill(
     assert [r.task for r in lab.recorded(source, 2)] == [None, ("erasure", 7)]
 
 
+def test_an_erasure_without_rows_is_done_after_a_kill(
+    lab: Lab, topic: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no commit, and its step was passed over."""
+    name = topic(partitions=1)
+    source = lab.kafka_source(name)
+    lab.produce(name, order(1, "bob"))
+    lab.start(source)
+    eventually("it has the row", lambda: lab.ids(source) == [1])
+    lab.finish(source)
+    described = request(lab, source)
+
+    def killed(point: Failpoint) -> None:
+        if point is Failpoint.TASK_PASSED_OVER:
+            raise RuntimeError("as if killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(interface, "failpoint", killed)
+        assert lab.refused(described).code == "MZ279"
+    lab.start(described)
+    assert lab.ids(described) == [1]
+    assert lab.report(described).tasks_done[0].facts["rows"] == 0
+    lab.finish(described)
+
+
 def test_a_condition_that_spark_refuses_is_found_before_anything_stops(lab: Lab, topic: Make) -> None:
     name = topic(partitions=1)
     source = lab.kafka_source(name)
@@ -232,7 +257,7 @@ def test_a_condition_that_spark_refuses_is_found_before_anything_stops(lab: Lab,
     lab.start(source)
     eventually("it has the row", lambda: lab.ids(source) == [1])
     lab.finish(source)
-    lab.finds(request(lab, source, "amount > map(1, 2)"), "MZ019")
+    lab.finds(request(lab, source, "amount > map(1, 2)"), "MZ402")
     described = request(lab, source)
     EraseConditions(str(lab.checkpoint(source))).remove(NAME)
     lab.finds(described, "MZ402")

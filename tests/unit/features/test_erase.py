@@ -96,6 +96,15 @@ def test_the_plan_lists_what_a_growing_source_does_not_reach(shop: Path) -> None
     }
 
 
+def test_a_reader_that_has_stopped_is_restarted_by_hand(shop: Path) -> None:
+    files = shop / "pipeline.yaml"
+    text = files.read_text().replace("table: named,", "table: named, trigger: available-now,")
+    files.write_text(text)
+    cli_runs.apply(shop)
+    hint = "once the erasure is done: mzplan restart sink.named_pg"
+    assert unreached(erase(shop, "source.people"))["sink.named_pg"] == hint
+
+
 def test_the_state_and_its_history_never_have_the_condition(shop: Path) -> None:
     ran = erase(shop, "source.people")
     (change,) = ran.json()["changes"]
