@@ -17,6 +17,7 @@ from mzplan.spark import failures
 from mzplan.spark.tasks.progress import TasksUnderWay
 from mzplan.spark.views import own_session
 from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.stored_state import stored_operators
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +54,7 @@ class StatePartitions:
         """
         wanted, log = int(self._query.body["partitions"]), self._checkpoint.log
         number = log.partitions(log.newest())
-        if number in (None, wanted):
+        if number in (None, wanted) or not stored_operators(self._checkpoint.spark):
             return None
         if not repartitions_state(self._spark.version):
             spark = self._spark.version

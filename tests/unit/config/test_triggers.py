@@ -25,7 +25,7 @@ def test_a_plan_shows_that_a_query_stops_once_it_has_read_what_is_there(tmp_path
     assert "notice[MZ045]: source.orders: it reads what is there and stops" in plan
     apply(tmp_path)
     assert planned_effects(tmp_path) == {}
-    write(tmp_path, {"a.yaml": PIPELINE % "{}"})
+    write(tmp_path, {"mzplan.yaml": DEFAULTS, "a.yaml": PIPELINE % "{}"})
     plan = mzplan(tmp_path, "plan").out
     assert "available-now" in plan and "5s" in plan
     assert planned_effects(tmp_path) == {"source.orders": "restart"}

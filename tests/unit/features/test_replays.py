@@ -219,7 +219,7 @@ def test_a_task_is_a_step_of_the_collection(
     stored.run([{"id": 1}, {"id": 2}, {"id": 3}])
     checkpoint, step = stored.task_checkpoint, record(task, 1, start=start, end=end)
     checkpoint.tasks.record(step)
-    settle = Mock()
+    settle = Mock(side_effect=lambda record: record)
     stored.settle(settle)
     assert checkpoint.log.committed() == 0 and not settle.called, "it has no rows yet"
     stored.write_rows(1, 2)
@@ -227,7 +227,7 @@ def test_a_task_is_a_step_of_the_collection(
     with pytest.raises(RuntimeError):
         stored.settle(settle)
     assert checkpoint.tasks.all() == [step] and checkpoint.log.committed() == 0
-    settle = Mock()
+    settle = Mock(side_effect=lambda record: record)
     stored.settle(settle)
     settle.assert_called_once_with(step)
     assert checkpoint.tasks.all() == [replace(step, done=True)] and checkpoint.log.committed() == 1
@@ -256,11 +256,11 @@ def test_the_step_of_a_cancelled_task_stays_reserved_for_it(tmp_path: Path) -> N
     for _ in range(2):
         skip_cancelled_step(query_of(tmp_path), checkpoint, checkpoint.log.skip)
         assert (checkpoint.log.committed(), checkpoint.position()) == (1, before)
-    stored.settle(Mock())
+    stored.settle(lambda record: record)
     assert checkpoint.tasks.all() == [begun], "it has written nothing"
     stored.write_rows(1, 1)
     stored.run([{"id": 3}])
-    stored.settle(Mock())
+    stored.settle(lambda record: record)
     assert checkpoint.tasks.all() == [replace(begun, done=True)] and checkpoint.log.committed() == 2
     checkpoint.log.skip(1)
     assert (checkpoint.log.committed(), checkpoint.log.entry(2)) == (2, '{"orders": {"0": 3}}')

@@ -33,7 +33,12 @@ class Painter:
         jobs = SimpleNamespace(setLocalProperty=lambda name, group: None)
         spark = SimpleNamespace(sparkContext=jobs)
         context: Any = SimpleNamespace(
-            query=query, checkpoint=self.checkpoint, collection="", spark=spark, under_way=self.under_way
+            query=query,
+            checkpoint=self.checkpoint,
+            collection="",
+            spark=spark,
+            under_way=self.under_way,
+            pass_over=self.checkpoint.log.skip,
         )
         return do_open_tasks(context, lambda: self.log.append("prepared"))
 
