@@ -101,14 +101,14 @@ def test_a_policy_denies_a_lost_state(tmp_path: Path) -> None:
         views.replace("FROM orders", "FROM lines")
         + f"""\
   lines:
-    query: SELECT customer, amount * {{}} AS amount FROM orders
+    query: SELECT customer, amount * %d AS amount FROM orders
     schema: customer STRING, amount INT
     {labels}
 """
     )
-    (tmp_path / "pipeline.yaml").write_text(lines.format(1))
+    (tmp_path / "pipeline.yaml").write_text(lines % 1)
     assert mzplan(tmp_path, "apply", "--auto-approve", "--allow-replace").code == 0
-    (tmp_path / "pipeline.yaml").write_text(lines.format(2))
+    (tmp_path / "pipeline.yaml").write_text(lines % 2)
     (denied,) = checked(mzplan(tmp_path, "plan", "--json").json(), 1)
     assert (
         denied == "view.totals: Sums of view.totals mix old and new rows of view.lines from its next step on"
