@@ -129,6 +129,7 @@ _FIXES = {known.code: known.fix for known in _KNOWN if known.code not in (OTHER,
     "MZ283": "find the table's other writer; a shallow clone has files of another table.",
 }
 _GONE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST")
+_NO_VERSION = re.compile(r"DELTA_(VERSION_NOT_FOUND|TRUNCATED_TRANSACTION_LOG|NO_RECREATABLE_HISTORY_FOUND)")
 _BACK = (
     "restore the file, or start a new generation: mzplan apply --replace {address} --allow-replace. VACUUM "
     "removes files of a Delta table: raise delta.deletedFileRetentionDuration to keep them longer."
@@ -249,6 +250,12 @@ def raised_as_gone(subject: str) -> Iterator[None]:
         raise
     except Exception as problem:
         raise GoneError(f"{subject}: {of_exception(problem).text.rstrip('.')}.") from None
+
+
+def is_gone(problem: BaseException) -> bool:
+    """Whether Spark's error says that a file, or a version of a Delta table, has been removed."""
+    text = str(problem)
+    return bool(_GONE.search(text) or _NO_VERSION.search(text))
 
 
 def _thrown(problem: BaseException) -> Any:

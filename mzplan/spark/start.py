@@ -26,6 +26,7 @@ from mzplan.spark.current.run import CurrentRun
 from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.foreign_changes import ForeignChanges
 from mzplan.spark.function_releases import loaded_function, take_release
+from mzplan.spark.generations import GenerationDifference, record_start
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.migration import RowMigration
 from mzplan.spark.pools import PROPERTY
@@ -265,6 +266,8 @@ class QueryStart:
             writer = self._source_writer(finishing=once)
         else:
             record_release(self._context.connectors, self._checkpoint, query.description)
+            if not once:
+                record_start(self._checkpoint, query.description)
             writer = self._sink_writer()
         self._context.progress.expect(name)
         self._context.steps.start(name, self._history, self._stop_if_restored, self._bound_late_rows)
@@ -360,6 +363,8 @@ class QueryStart:
     def _sink_writer(self) -> DataStreamWriter:
         rows = self._rows_read()
         run = self._sink_run(outputs_of(rows), is_new=not self._checkpoint.log.has_begun())
+        difference = GenerationDifference(self._context.warehouse, run)
+        run = replace(run, writer_of=difference.writer_of)
         return self._context.connectors.sink(self._query.description.type).write(rows, run)
 
     def _rows_read(self) -> DataFrame:

@@ -30,7 +30,7 @@ from mzplan.model.times import milliseconds
 from mzplan.schema.columns import CHANGE, POSITION, Column
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.source_columns import keys_of
-from mzplan.schema.target_writes import writes_difference
+from mzplan.schema.target_writes import writes_difference, writes_generation_difference
 from mzplan.schema.triggers import is_available_now
 from mzplan.spark.collections import read_table, table_at
 from mzplan.spark.expectations import StepExpectations
@@ -242,7 +242,8 @@ def _may_have_watermark(query: ResolvedQuery) -> bool:
 def _reader(spark: SparkSession, query: ResolvedQuery, collection: str, begins: bool) -> DataStreamReader:
     files = query.body.get("max_files_per_trigger", 1000)
     reader = spark.readStream.format("delta")
-    if begins and writes_difference(query.description):
+    description = query.description
+    if begins and (writes_difference(description) or writes_generation_difference(description)):
         # The first micro-batch must have all rows, and there must be one even if there are no rows.
         files = _ALL_FILES
     elif begins and is_untouched(collection):

@@ -10,6 +10,7 @@
     <warehouse>/checkpoints/<id>/g<n>/erasures     see erasures.py
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
     <warehouse>/checkpoints/<id>/g<n>/begun.json
+    <warehouse>/checkpoints/<id>/g<n>/started.json
     <warehouse>/checkpoints/<id>/g<n>/versions.json
     <warehouse>/checkpoints/<id>/g<n>/migrated.json
     <warehouse>/checkpoints/<id>/g<n>/read.json
@@ -28,6 +29,8 @@
   the current query, but the target may already hold part of the step. So mzplan finishes a step under the
   description that began it, and only then uses the new one. The file has only the properties that decide a
   step's rows (`x-rows` in the sink's schema).
+- `started.json`: the description with which a sink last started. Its next generation finds there which rows
+  this one has written, and where.
 - `tasks` (see docs/internals/protocol.md): a source's task is recorded before its rows are written, so that a
   runner that resumes after a kill writes the same rows. The file is kept, because in Spark's log such a step
   has read nothing. A sink's task is recorded after its rows are in the target. Repeating it changes nothing
@@ -143,6 +146,17 @@ class DescriptionHistory:
         if earlier and (earlier[-1].digest, earlier[-1].rows) == (now.digest, now.rows):
             return DescriptionHistory(earlier)
         return DescriptionHistory((*earlier, now)[-MAX_DESCRIPTIONS:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedSink:
+    """The description with which a sink last started, with references to secrets, never their values.
+
+    `compares`: whether its first step has read all of its collection, to compare it with the former
+    generation's rows."""
+
+    description: Description
+    compares: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,6 +346,16 @@ class Checkpoint:
     def record_descriptions(self, history: DescriptionHistory) -> None:
         """Record the history durably, before a step begins under its last description."""
         self._record("begun", encode(history))
+
+    def started(self) -> StartedSink | None:
+        """Return the description with which the sink last started; None if unrecorded.
+
+        Raises OSError, also for a file with invalid content."""
+        return self._fact("started", partial(decode, StartedSink))
+
+    def record_started(self, started: StartedSink) -> None:
+        """Record durably with which description the sink starts, before its first step."""
+        self._record("started", encode(started))
 
     def migrated_rows(self) -> MigratedRows | None:
         """Return the rows with which a source began; None if it began without any.

@@ -108,7 +108,7 @@ class EndpointSink(SinkConnector):
                 warn_repeated(run, warnings)
             run.wrote(step, rows_written)
 
-        return rows.writeStream.foreachBatch(write_batch)
+        return rows.writeStream.foreachBatch(run.writer_of(write_batch))
 
     def _config(self, query: ResolvedQuery, outputs: Sequence[Output], epoch: int) -> dict[str, Any]:
         compare = query.body.get("compare", "warn")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, error
@@ -16,6 +16,12 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BatchWriter = Callable[["DataFrame", int], None]
+"""Writes a micro-batch, given its step: the function that Spark's `foreachBatch` takes."""
 
 Rewriting = Callable[[str], AbstractContextManager[Any]]
 """Returns the lock to hold while rewriting files of the Delta table at a path.
@@ -126,6 +132,9 @@ class SinkRun:
     - `wrote`: call it with a step and the number of rows written, if the connector writes batches itself. If
       Spark writes them, `frames.metrics.with_count` counts the rows.
     - `rewriting`: see `Rewriting`.
+    - `writer_of`: a sink with a key passes its `foreachBatch` function through it. The first step of a new
+      generation then gets only the difference to the former one, with `_change` even if the collection has
+      no key.
     """
 
     query: ResolvedQuery
@@ -139,6 +148,7 @@ class SinkRun:
     covers: Callable[[int], tuple[int, int] | None]
     wrote: Callable[[int, int], None]
     rewriting: Rewriting
+    writer_of: Callable[[BatchWriter], BatchWriter] = lambda write: write
 
 
 def empties_target(query: ResolvedQuery) -> bool:

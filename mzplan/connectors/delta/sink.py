@@ -152,7 +152,7 @@ class DeltaSink(SinkConnector):
             if changed is not None:
                 run.wrote(step, changed)
 
-        return rows.writeStream.foreachBatch(merge_batch)
+        return rows.writeStream.foreachBatch(run.writer_of(merge_batch))
 
     def put_again(self, rows: DataFrame, run: SinkRun, name: str) -> None:
         """Write the rows in one commit that names the replay. Delta accepts each name only once."""

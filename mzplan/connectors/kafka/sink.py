@@ -143,7 +143,7 @@ class KafkaSink(SinkConnector):
         if body["mode"] != "upsert":
             # Dropped here, not in the batch, because Spark reads only the columns that foreachBatch receives.
             rows = rows.drop(POSITION)
-        return rows.writeStream.foreachBatch(write_batch)
+        return rows.writeStream.foreachBatch(run.writer_of(write_batch))
 
     def _identify(self, query: ResolvedQuery) -> Mapping[str, Any]:
         probe = self._probe.probe(query, writes=True)

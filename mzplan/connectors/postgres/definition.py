@@ -23,7 +23,7 @@ from mzplan.connectors.postgres.statements import (
 )
 from mzplan.connectors.postgres.types import created_type, shown, split_name
 from mzplan.model.diagnostics import error
-from mzplan.schema.target_writes import DIFFERENCE, VALID_FROM, keeps_history
+from mzplan.schema.target_writes import DIFFERENCE, VALID_FROM, keeps_history, may_compare_generations
 
 # The schema of a new table whose name has no schema, with PostgreSQL's default search path.
 PUBLIC = "public"
@@ -90,9 +90,10 @@ def sink_ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     schema_in_name, name = split_name(query.body["table"])
     schema = schema_in_name or PUBLIC
     table, privileges = table_sql(schema, name), table_privileges(query)
-    # A later `--replace` may empty the table, or delete rows of other keys.
+    # A later replace may empty the table, or delete rows of other keys.
     emptied = ("truncate",) if keeps_history(query.body) else ("truncate", DIFFERENCE)
-    if deletes_rows(query) or query.body.get("on_replace") in emptied:
+    deletes_former = query.body.get("on_replace") in emptied or may_compare_generations(query.description)
+    if deletes_rows(query) or deletes_former:
         privileges.append("DELETE")
     statements = [] if schema == PUBLIC else [f"CREATE SCHEMA IF NOT EXISTS {shown(schema)};"]
     if query.body["create"]:

@@ -66,7 +66,7 @@ class FunctionSink(SinkConnector):
             finally:
                 given.unpersist()
 
-        return rows.writeStream.foreachBatch(write_batch)
+        return rows.writeStream.foreachBatch(run.writer_of(write_batch))
 
 
 CONNECTOR = Connector(type="function", source=FunctionView, sink=FunctionSink)

@@ -33,7 +33,7 @@ def declare(project: Project, query: str) -> None:
         "connections": {"lake": {"type": "files", "path": str(project.folder / "lake")}},
         "sources": {"orders": {"type": "local", "schema": "customer STRING, amount BIGINT", **EVERY}},
         "views": {"totals": {**totals, **slow}, "large": {**large, **EVERY}},
-        "sinks": {"written": {**written, "type": "delta", "on_replace": "difference", **EVERY}},
+        "sinks": {"written": {**written, "type": "delta", **EVERY}},
     }
     project.write("side_by_side", json.dumps(shop))
 

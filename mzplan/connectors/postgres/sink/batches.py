@@ -87,7 +87,9 @@ class Batches:
             self._setup = setup
             writer = setup.writer
             writer.check_target(connection, setup.move.table)
-            if _shape(connection, setup.move.table) != setup.shape:  # altered since the last batch
+            has_changes = setup.move.exists_field is not None
+            is_altered = _shape(connection, setup.move.table) != setup.shape
+            if is_altered or has_changes != (CHANGE in batch.columns):  # since the last batch
                 setup = self._setup = self._set_up(connection, batch, step)
                 writer = setup.writer
             last = writer.lock(connection, for_update=False)

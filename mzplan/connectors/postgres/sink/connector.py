@@ -213,4 +213,4 @@ class PostgresSink(SinkConnector):
         if not key_of(run.query):
             # Drop the position before foreachBatch, so that Spark doesn't read it.
             rows = rows.drop(POSITION)
-        return rows.writeStream.foreachBatch(write_batch)
+        return rows.writeStream.foreachBatch(run.writer_of(write_batch))

@@ -21,7 +21,11 @@ from mzplan.connectors.postgres.statements import grant, grant_on_database, gran
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import TargetColumn, shown, split_name
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.schema.target_writes import keeps_history, writes_difference
+from mzplan.schema.target_writes import (
+    keeps_history,
+    writes_difference,
+    writes_generation_difference,
+)
 
 # Privileges on mzplan's own tables. Ledger.note updates rows in `steps`.
 _LEDGER_PRIVILEGES = {
@@ -114,8 +118,11 @@ class PrivilegeCheck(Check):
             privilege for privilege in wanted if not self._is_granted(granted, table.oid, privilege, names)
         ]
         # A row that is deleted from the collection is also deleted from the table.
-        deletes_former = empties_target(self._query) or (
-            writes_difference(self._query.description) and not keeps_history(self._query.body)
+        description = self._query.description
+        deletes_former = (
+            empties_target(self._query)
+            or (writes_difference(description) and not keeps_history(self._query.body))
+            or writes_generation_difference(description)
         )
         needs_delete = deletes_rows(self._query) or (deletes_former and not self._is_registered())
         if needs_delete and not self._is_granted("has_table_privilege(%s, 'DELETE')", table.oid):
