@@ -17,9 +17,11 @@ from mzplan.model.words import count
 from mzplan.operations.connections import require_here
 from mzplan.operations.project import Project, Reporter, read_state, why_nothing_runs
 from mzplan.schema.columns import POSITION
+from mzplan.schema.description import describe
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.source_columns import columns_of
+from mzplan.schema.target_writes import writes_generation_difference
 from mzplan.schema.view_query import is_row_view
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError, VacuumedError
@@ -118,6 +120,9 @@ def verify(
         records = in_range(history, address, wanted)
         first = records[0] if records else None
         excluded = _not_comparable(history, records, upstream is not None)
+        others = [record for record in records if record not in excluded]
+        difference = _generation_difference(state, resource, others)
+        excluded = difference + excluded
         for source_read in resource.reads.values() if upstream is not None else ():
             excluded += _not_comparable(
                 input_history(project, resource, state.resources[source_read]), records, False
@@ -138,7 +143,7 @@ def verify(
     verified = _compare(address, records, compare, reporter, erased)
     warnings = [*verified.warnings]
     warnings += _empty_columns(resource, values_seen) if address.reads_upstream else []
-    warnings += [_left_out(address, excluded)] if excluded else []
+    warnings += [_left_out(address, excluded, bool(difference))] if excluded else []
     never = why_nothing_runs(state, resource)
     return replace(verified, never=never, warnings=tuple(warnings), foreign=foreign)
 
@@ -160,6 +165,15 @@ def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstre
     return [r for r in records if not history.has_read(r.end) or r.start == r.end]
 
 
+def _generation_difference(
+    state: State, resource: ResourceState, records: list[StepRecord]
+) -> list[StepRecord]:
+    """Return the first step of a sink's generation, if its rows depend on those of the former generation."""
+    if not writes_generation_difference(describe(resource, state.resources)):
+        return []
+    return [record for record in records if record.step == 0]
+
+
 def _erased(address: Address, records: list[StepRecord], erased: int | None) -> Diagnostic:
     steps, listed = _listed(records)
     return Diagnostic.of("MZ403.steps-erased", address=address, steps=steps, listed=listed, erased=erased)
@@ -173,7 +187,7 @@ def _listed(records: list[StepRecord]) -> tuple[str, str]:
     return steps, str(first) if first == last else listed
 
 
-def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
+def _left_out(address: Address, records: list[StepRecord], has_difference: bool) -> Diagnostic:
     steps, listed = _listed(records)
     reasons = {
         "It holds the rows of the former generation, which aren't in the upstream.": any(
@@ -185,7 +199,10 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
         "An erasure reads nothing from the upstream.": any(
             record.task is not None and record.task.kind == ERASURE for record in records
         ),
-        "They were read from the collection of a former generation of its source.": address.reads_collections,
+        "The first step of a generation has only what differs from the former one.": has_difference,
+        "They were read from the collection of a former generation of its source.": (
+            address.reads_collections and len(records) > has_difference
+        ),
     }
     return Diagnostic.of(
         "MZ045.cannot-compared",
