@@ -72,7 +72,7 @@ class InputExtent:
     since_time: float | None = None
 
 
-TargetEffectKind = Literal["empties", "appends", "upserts", "corrects", "records"]
+TargetEffectKind = Literal["empties", "appends", "upserts", "compares", "corrects", "records"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,8 @@ class TargetEffect:
     """What the new generation of a replaced sink does to the rows in its target.
 
     - `kind`: whether it empties the target, writes all rows again beside the former rows, or by key, so that
-      keys that it doesn't write stay, or corrects the target: it writes only the difference, with deletes.
+      keys that it doesn't write stay. Or it writes only a difference, with deletes: it compares the rows of
+      both generations, or corrects the target.
     - `name`, `former_name`: the target's name and its name before; "" if the schema doesn't say it.
     - `is_moved`: whether the sink writes elsewhere from now on, so that its former target stays as it is.
     - `rows`: how many rows the sink has written so far; None if unknown.

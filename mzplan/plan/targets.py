@@ -11,7 +11,7 @@ from mzplan.model.plan import Change, TargetEffect, TargetEffectKind
 from mzplan.model.state import ResourceState
 from mzplan.model.words import one_line
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.target_writes import DIFFERENCE, keeps_history
+from mzplan.schema.target_writes import DIFFERENCE, compares_generations, has_same_target, keeps_history
 
 
 def with_targets(changes: Sequence[Change], statuses: Mapping[str, Status]) -> list[Change]:
@@ -19,8 +19,13 @@ def with_targets(changes: Sequence[Change], statuses: Mapping[str, Status]) -> l
     moved = {
         change.address for change in changes if change.effect == "replace" and change.address.is_connection
     }
+    beside = {
+        change.address
+        for change in changes
+        if change.action == "replace" and change.after is not None and change.after.is_replaced_beside
+    }
     return [
-        replace(change, target=_effect(change, moved, statuses))
+        replace(change, target=_effect(change, moved, beside, statuses))
         if change.action == "replace" and change.address.writes_target
         else change
         for change in changes
@@ -49,6 +54,12 @@ def target_lines(change: Change) -> Iterator[str]:
             yield f"empties {name}{in_brackets}"
         case "upserts":
             yield f"writes all rows again to {name}; keys that the new query never writes stay"
+        case "compares":
+            read = next(iter(change.after.reads.values()), None) if change.after is not None else None
+            yield (
+                f"writes only the difference between the generations of {read or 'its view'} to {name}, and "
+                "deletes keys that only the former one has"
+            )
         case "corrects" | "records":
             yield _correction(change, name, effect.kind)
         case "appends":
@@ -84,8 +95,11 @@ def effect_on_target(sink: ResourceState) -> TargetEffectKind | None:
     return "appends" if choice is not None else None
 
 
-def _effect(change: Change, moved: Set[Address], statuses: Mapping[str, Status]) -> TargetEffect | None:
-    """`moved`: the connections that lead to other targets than before."""
+def _effect(
+    change: Change, moved: Set[Address], beside: Set[Address], statuses: Mapping[str, Status]
+) -> TargetEffect | None:
+    """`moved`: the connections that lead to other targets than before. `beside`: the views that are replaced
+    side by side."""
     before, after = change.before, change.after
     assert before is not None and after is not None
     effect = effect_on_target(after)
@@ -94,13 +108,28 @@ def _effect(change: Change, moved: Set[Address], statuses: Mapping[str, Status])
     seen = before.observed_in(statuses)
     former, name = map(target_name, (before, after))
     repointed = before.references.get("connection") != after.references.get("connection")
+    is_moved = repointed or name != former or not moved.isdisjoint(change.triggered_by)
+    if not is_moved and _compares(before, after, beside):
+        effect = "compares"
     return TargetEffect(
         kind=effect,
         name=name,
         former_name=former,
-        is_moved=repointed or name != former or not moved.isdisjoint(change.triggered_by),
+        is_moved=is_moved,
         rows=seen.total_rows if seen is not None and seen.generation == before.generation else None,
     )
+
+
+def _compares(before: ResourceState, after: ResourceState, beside: Set[Address]) -> bool:
+    """Whether a sink compares the generations of its view, because both have the same keys in one target."""
+    reads = set(after.reads.values())
+    if reads != set(before.reads.values()) or not reads <= beside:
+        return False
+    if not compares_generations(after.type, after.body):
+        return False
+    kind = resource_kind("sink", after.type)
+    bodies = kind.with_defaults(before.body), kind.with_defaults(after.body)
+    return before.type == after.type and has_same_target(after.type, *bodies)
 
 
 def target_name(sink: ResourceState) -> str:
