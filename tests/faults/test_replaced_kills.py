@@ -27,6 +27,7 @@ class ReplacedShop(Doomed):
 
     def __init__(self, project: Project, dsn: str, pg: dict[str, Any], kind: str, **view: Any):
         super().__init__(project)
+        self.on_replace: dict[str, str] = {"on_replace": "difference"}
         self.dsn, self.kind, self.groups, self.view = dsn, kind, 0, view
         table = {"connection": "pg", "table": "totals"} if kind == "postgres" else {}
         self.target = table or {"connection": "disk", "type": "delta", "path": "totals"}
@@ -42,7 +43,7 @@ class ReplacedShop(Doomed):
         view = {"query": query, "output": "update", "key": ["customer"], "partitions": 1, **self.view}
         schema = "customer STRING, total BIGINT"
         source = {"type": "local", "schema": "id BIGINT, amount BIGINT", "trigger": EVERY}
-        sink = {"from": "totals", "mode": "upsert", "key": ["customer"], "on_replace": "difference"}
+        sink = {"from": "totals", "mode": "upsert", "key": ["customer"], **self.on_replace}
         shop: dict[str, Any] = {
             "connections": self.connections,
             "sources": {"orders": source},
@@ -129,14 +130,20 @@ def test_killed_around_the_difference(
 
 
 @pytest.mark.timeout(1200)
-def test_killed_while_both_generations_run(tmp_path: Path, postgres: PostgresServer, database: Make) -> None:
-    """The target has the rows of one generation or of the other, and follows its inputs meanwhile."""
+@pytest.mark.parametrize("on_replace", [{"on_replace": "difference"}, {}], ids=["target", "generations"])
+def test_killed_while_both_generations_run(
+    tmp_path: Path, postgres: PostgresServer, database: Make, on_replace: dict[str, str]
+) -> None:
+    """The target has the rows of one generation or of the other, and follows its inputs meanwhile.
+
+    The difference is that to the target, or that between the generations."""
     name = database()
     project = Project(tmp_path / "p", "beside", {"TEST_PG_PASSWORD": postgres.password})
     lifecycle = {"replace": "side-by-side"}
     shop = ReplacedShop(
         project, postgres.dsn(name), {}, "delta", lifecycle=lifecycle, max_files_per_trigger=1
     )
+    shop.on_replace = on_replace
     try:
         shop.declare(9)
         runner = shop.runner()
