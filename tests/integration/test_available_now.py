@@ -48,6 +48,8 @@ def all_completed(project: Project) -> bool:
     return all(queries[name].get("completed") for name in QUERIES)
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_queries_read_what_is_there_and_stop(project: Project, tmp_path: Path) -> None:
     drop_ids(tmp_path / "in", 1, 2)
     project.apply()

@@ -114,6 +114,7 @@ def snapshot(project: Project, collection: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
 
 
+@pytest.mark.nightly  # Ivy downloads the driver
 def test_postgresql_is_read_and_written_by_jdbc(
     tmp_path: Path, postgres: PostgresServer, database: Make
 ) -> None:
@@ -203,6 +204,7 @@ sources:
 """
 
 
+@pytest.mark.nightly
 def test_a_python_data_source_of_an_installed_package_is_found(tmp_path: Path) -> None:
     """Spark finds packages whose names begin with pyspark_."""
     (tmp_path / "packages" / "pyspark_counter").mkdir(parents=True)

@@ -112,7 +112,9 @@ def make(lab: Lab, tmp_path: Path, database: Make, topic: Make) -> Callable[[boo
     return lambda keyed: Replaced(lab, tmp_path, database(), topic(), keyed=keyed)
 
 
-@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "appended"])
+@pytest.mark.parametrize(
+    "keyed", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["keyed", "appended"]
+)
 def test_keys_of_the_former_generation_go_and_equal_rows_stay(
     make: Callable[[bool], Replaced], keyed: bool
 ) -> None:
@@ -155,6 +157,7 @@ def test_keys_of_the_former_generation_go_and_equal_rows_stay(
     assert [lab.report(sink).warning for sink in replaced.sinks] == [None] * 3
 
 
+@pytest.mark.nightly
 def test_two_replaces_in_a_row_and_rows_that_are_gone(make: Callable[[bool], Replaced]) -> None:
     replaced = make(True)
     lab = replaced.lab

@@ -48,9 +48,10 @@ class Tpch(CurrentLab):
         self.sql(f"DELETE FROM {{lineitem}} WHERE l_orderkey IN ({gone})")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("names", "refreshes"),
-    [(SOME, 1), pytest.param(QUERIES, 2, marks=[pytest.mark.nightly, pytest.mark.timeout(1500)])],
+    [(SOME, 1), pytest.param(QUERIES, 2, marks=pytest.mark.timeout(1500))],
     ids=["some", "all"],
 )
 def test_every_view_equals_the_query_in_batch(lab: Lab, names: Sequence[str], refreshes: int) -> None:

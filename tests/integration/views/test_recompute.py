@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable, Field, Schema
 
 from tests.integration.spark_lab import read_delta
@@ -49,6 +50,7 @@ def recompute(project: Project, where: str) -> dict[str, Any]:
     return outcome
 
 
+@pytest.mark.nightly
 def test_rows_of_a_former_query_are_computed_again(project: Project) -> None:
     table = str(project.folder / "lake" / "recomputed")
     DeltaTable.create(table, Schema([Field("customer", "string"), Field("total", "long")]))

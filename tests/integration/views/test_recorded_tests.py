@@ -49,6 +49,7 @@ def mzplan(project: Project, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 def test_a_recorded_test_has_the_rows_that_a_view_read(shop: Project) -> None:
     shop.apply()
     shop.append("customers", [{"name": "ada", "city": "London"}, {"name": "bob", "city": "Paris"}])
