@@ -23,7 +23,7 @@ from mzplan.schema.description import Description, describe
 from mzplan.secrets.references import Secrets
 from mzplan.spark.collections import Collections
 from mzplan.spark.expectations import StepExpectations
-from mzplan.spark.projection import outputs_of
+from mzplan.spark.sql.projection import outputs_of
 from mzplan.spark.streams import rows_read, source_writer, trigger_interval
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.step_history import StepHistory

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.engine import Engine
 from examples.servers import KafkaBroker, PostgresServer
-from mzplan.spark.session import open_session
+from mzplan.spark.process.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

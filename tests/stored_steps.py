@@ -16,8 +16,8 @@ from pyarrow import parquet
 
 from mzplan.model.codec import encode
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.erasures import MARK
+from mzplan.warehouse.rows.content_hash import ContentHash, content_hash
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 from tests.unit.cli_runs import Ran, apply, failed, mzplan, state, write

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from examples.servers.java import broker_jars, find_java
 from mzplan.schema.description import packages_of
-from mzplan.spark.session import open_session
+from mzplan.spark.process.session import open_session
 from tests.integration.spark_lab import LAKE
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from tests.java_options import start_quickly
 from tests.spark_lines import environment_of, folder_of, other_line
 
 LOCK = Path(__file__).with_name("other_line.lock")
-JARS = "from mzplan.spark.session import open_session; open_session('fetch', {}).stop()"
+JARS = "from mzplan.spark.process.session import open_session; open_session('fetch', {}).stop()"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Write mzplan/spark/jars.sha256: the checksums of all jars that a state can need on any line of Spark.
+"""Write mzplan/spark/process/jars.sha256: the checksums of the jars of all lines of Spark.
 
 Downloads them into an empty folder, so that no cache of this machine matters. Review the diff before you
 commit it.
@@ -16,9 +16,9 @@ from pathlib import Path
 
 from mzplan.host.spark_lines import LINES, line_of
 from mzplan.schema.kinds import resource_kind
-from mzplan.spark import java
-from mzplan.spark.session import _launch
-from mzplan.spark.settings import configuration_of
+from mzplan.spark.process import java
+from mzplan.spark.process.session import _launch
+from mzplan.spark.process.settings import configuration_of
 
 HEADER = """\
 # SHA-256 of each jar that Ivy resolves for mzplan's packages; written by python -m tools.pin_jars.

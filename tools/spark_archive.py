@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from mzplan.host.processes import is_alive
-from mzplan.spark.session import open_session
+from mzplan.spark.process.session import open_session
 from tests.java_options import ARCHIVE, start_quickly
 
 SECONDS = 300.0

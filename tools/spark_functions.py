@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.schema.columns import canonical_type, spark_type
-from mzplan.schema.functions import functions
-from mzplan.schema.sql_text import DIALECTS, arguments_of, bare, function_name, trees
-from mzplan.schema.sql_types import ExpressionTypes
+from mzplan.schema.sql.functions import functions
+from mzplan.schema.sql.sql_text import DIALECTS, arguments_of, bare, function_name, trees
+from mzplan.schema.sql.sql_types import ExpressionTypes
 
 _NUMBERS = ("SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(10,2)")
 # An expression of each type. Spark computes it early, where a function needs a constant.

@@ -50,7 +50,7 @@ class LocalRunners:
         if not self._is_to_start(instance):
             return False
         require_extra(RUNNER)
-        from mzplan.spark.java import require_java
+        from mzplan.spark.process.java import require_java
 
         with self.reporter.working("looking for Java"):
             require_java()

@@ -20,9 +20,9 @@ from mzplan.model.resources import inlined_view
 from mzplan.model.state import committed_record
 from mzplan.model.words import did_you_mean, listed
 from mzplan.plan.file import read_plan
-from mzplan.render.column_graph import render_column_graph
 from mzplan.render.explain import render_stages, resource_to_json, stages_to_json, state_to_json
-from mzplan.render.graph import render_graph
+from mzplan.render.graphs.column_graph import render_column_graph
+from mzplan.render.graphs.graph import render_graph
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
 from mzplan.render.previews import NO_PREVIEWS, Previews

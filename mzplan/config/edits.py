@@ -30,7 +30,7 @@ from mzplan.model.resources import Body, PropertyEdit
 from mzplan.model.words import shown
 from mzplan.schema.editor import QUERY_FILE
 from mzplan.schema.properties import value_at
-from mzplan.schema.view_query import parse_view
+from mzplan.schema.sql.view_query import parse_view
 
 _NOTHING: Body = {}
 

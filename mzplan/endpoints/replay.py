@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from mzplan.endpoints.interface import Step, StepError, Written, checked_step
-from mzplan.warehouse.content_hash import ContentHash, hash_of
+from mzplan.warehouse.rows.content_hash import ContentHash, hash_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

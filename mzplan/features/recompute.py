@@ -19,8 +19,8 @@ from mzplan.model.plan import Plan
 from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.words import count
 from mzplan.plan.tasks import plan_task, plan_without_tasks
-from mzplan.schema.expressions import parse_where
 from mzplan.schema.source_columns import keys_of
+from mzplan.schema.sql.expressions import parse_where
 
 if TYPE_CHECKING:
     from mzplan.operations.project import Project

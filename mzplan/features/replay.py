@@ -23,7 +23,7 @@ from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.stored import MAX_NUMBER
 from mzplan.plan.tasks import overwriting_sinks, plan_task, plan_without_tasks, sinks_by_mode
 from mzplan.schema.columns import parse_columns
-from mzplan.schema.expressions import parse_where
+from mzplan.schema.sql.expressions import parse_where
 
 if TYPE_CHECKING:
     from mzplan.operations.project import Project

@@ -1,7 +1,7 @@
 """The supported Spark release lines, and the versions that belong to each.
 
 A line is Spark's first two version numbers. Delta and Spark's Kafka connector are built for one line. So the
-installed Spark determines their versions. mzplan/spark/jars.sha256 lists the hashes of the jars
+installed Spark determines their versions. mzplan/spark/process/jars.sha256 lists the hashes of the jars
 (`python -m tools.pin_jars` writes it from this table). This module needs no Java and doesn't import PySpark.
 """
 

@@ -25,7 +25,7 @@ from mzplan.spark.trials.previews import InputExtent, Preview
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.replay import commit_of
+from mzplan.warehouse.rows.replay import commit_of
 from mzplan.warehouse.step_history import StepHistory
 
 

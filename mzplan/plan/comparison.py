@@ -17,7 +17,7 @@ from mzplan.model.state import ResourceState, State
 from mzplan.model.times import shortest
 from mzplan.schema.columns import Column, DdlError, parse_columns
 from mzplan.schema.kinds import EditKind, ResourceKind, resource_kind
-from mzplan.schema.sql_text import plain_sql
+from mzplan.schema.sql.sql_text import plain_sql
 
 Path = tuple[str | int, ...]
 

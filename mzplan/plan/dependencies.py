@@ -14,7 +14,7 @@ from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import Change, Effect, FieldChange, heaviest
 from mzplan.model.state import ResourceState
 from mzplan.plan.comparison import compare_resources
-from mzplan.plan.row_migration import sinks_continue
+from mzplan.plan.effects.row_migration import sinks_continue
 from mzplan.schema.description import collection_columns, columns_used
 from mzplan.schema.relations.analysis import recomputes
 

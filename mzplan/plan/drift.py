@@ -13,7 +13,7 @@ from mzplan.model.plan import Change, DriftItem, Pending
 from mzplan.model.resources import is_dry
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import seconds
-from mzplan.plan.function_change import upgrade_of
+from mzplan.plan.effects.function_change import upgrade_of
 from mzplan.schema.description import DIGEST_VERSION, digest_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.triggers import interval_of

@@ -16,7 +16,7 @@ from mzplan.model.observed import Status
 from mzplan.model.plan import Change
 from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
-from mzplan.plan.targets import effect_on_target
+from mzplan.plan.effects.targets import effect_on_target
 from mzplan.schema.kinds import EXACTLY_ONCE, resource_kind
 from mzplan.schema.target_writes import DIFFERENCE
 

@@ -8,7 +8,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.state import ResourceState
-from mzplan.plan.query_change import has_same_query
+from mzplan.plan.effects.query_change import has_same_query
 from mzplan.schema.dialect import Json
 from mzplan.schema.expectations import EXPECT, deciding_rows
 from mzplan.schema.kinds import resource_kind

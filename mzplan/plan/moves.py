@@ -15,7 +15,7 @@ from mzplan.model.plan import Change, Effect, FieldChange, heaviest
 from mzplan.model.resources import Resource
 from mzplan.model.state import ResourceState, needed_by
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.view_query import referring_to
+from mzplan.schema.sql.view_query import referring_to
 
 _IRRELEVANT = ("lifecycle", "description", "labels", "paused")
 Records = Mapping[Address, ResourceState]

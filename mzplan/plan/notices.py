@@ -9,7 +9,7 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import Change
 from mzplan.model.state import ResourceState
 from mzplan.model.words import first_names, scalar_text
-from mzplan.plan.query_change import changed_readings, has_same_query
+from mzplan.plan.effects.query_change import changed_readings, has_same_query
 from mzplan.plan.warnings import analysis_of
 from mzplan.schema.columns import Column
 from mzplan.schema.current.trace import trace

@@ -19,7 +19,6 @@ from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State
-from mzplan.plan.broken_columns import check_broken_columns
 from mzplan.plan.canaries import queries_to_resume
 from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources, settings_changes
@@ -40,7 +39,19 @@ from mzplan.plan.difference import (
     select,
 )
 from mzplan.plan.drift import find_pending
-from mzplan.plan.function_change import state_verdict, upgraded_functions
+from mzplan.plan.effects.broken_columns import check_broken_columns
+from mzplan.plan.effects.function_change import state_verdict, upgraded_functions
+from mzplan.plan.effects.later_columns import with_column_effects, with_later_columns
+from mzplan.plan.effects.query_change import (
+    query_change,
+    with_input_effects,
+    with_query_effects,
+    with_recomputation,
+    with_replace_costs,
+)
+from mzplan.plan.effects.row_migration import check_migrations, predecessor_of
+from mzplan.plan.effects.state_partitions import with_partition_effects
+from mzplan.plan.effects.targets import with_targets
 from mzplan.plan.guards import (
     check_changes,
     check_clear_text,
@@ -51,7 +62,6 @@ from mzplan.plan.guards import (
     same_place,
     unready_generations,
 )
-from mzplan.plan.later_columns import with_column_effects, with_later_columns
 from mzplan.plan.moves import (
     as_move,
     check_undeclared,
@@ -61,16 +71,6 @@ from mzplan.plan.moves import (
     undeclared_moves,
 )
 from mzplan.plan.notices import check_current_views, check_overrides, notices_of
-from mzplan.plan.query_change import (
-    query_change,
-    with_input_effects,
-    with_query_effects,
-    with_recomputation,
-    with_replace_costs,
-)
-from mzplan.plan.row_migration import check_migrations, predecessor_of
-from mzplan.plan.state_partitions import with_partition_effects
-from mzplan.plan.targets import with_targets
 from mzplan.plan.warnings import check_joins, check_mixed_results, check_shared_targets, with_inputs
 from mzplan.schema.description import digest_of
 from mzplan.secrets.references import references_in

@@ -12,7 +12,7 @@ from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import Action, Change, Plan
 from mzplan.model.resources import is_dry
 from mzplan.model.state import ResourceState
-from mzplan.plan.targets import target_lines
+from mzplan.plan.effects.targets import target_lines
 from mzplan.schema.description import collection_columns
 
 StageName = Literal["lock", "validate", "commit", "switch", "follow"]

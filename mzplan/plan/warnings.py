@@ -14,9 +14,9 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, InputExtent
 from mzplan.model.state import ResourceState
-from mzplan.plan.changed_columns import changed_columns
+from mzplan.plan.effects.changed_columns import changed_columns
+from mzplan.plan.effects.query_change import STATE, extent_of
 from mzplan.plan.highlights import row_fields
-from mzplan.plan.query_change import STATE, extent_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.lineage import reach_of_column
 from mzplan.schema.object_names import identity

@@ -12,8 +12,8 @@ from mzplan.model.plan import Change, FieldChange, InputExtent
 from mzplan.model.times import instant_text
 from mzplan.model.words import count, first_names
 from mzplan.plan.comparison import all_fields
+from mzplan.plan.effects.targets import target_lines
 from mzplan.plan.highlights import deciding_properties
-from mzplan.plan.targets import target_lines
 from mzplan.render.text import full_length, value
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import Change, Plan
-from mzplan.render.drawing import COLLAPSED, DrawnNode, collapse, columns_of, draw, home_connections
+from mzplan.render.graphs.drawing import COLLAPSED, DrawnNode, collapse, columns_of, draw, home_connections
 from mzplan.render.html import Markup, element, inlined, joined, static_text
 from mzplan.render.plan_groups import title
 from mzplan.render.plan_text import headline, plan_parts

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import Change, FieldChange, Plan
+from mzplan.plan.effects.targets import target_lines
 from mzplan.plan.highlights import changed_settings, losses, restarts_elsewhere, row_changes, server_changes
-from mzplan.plan.targets import target_lines
 from mzplan.render.html import many
 from mzplan.render.text import MAX_SERVER_VALUE, cut, edit_of, safe
 

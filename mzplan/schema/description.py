@@ -23,7 +23,7 @@ from mzplan.schema.lineage import lineage_of
 from mzplan.schema.loading import types_of
 from mzplan.schema.properties import value_at
 from mzplan.schema.source_columns import collection_kind, columns_of
-from mzplan.schema.view_query import with_collection
+from mzplan.schema.sql.view_query import with_collection
 
 DIGEST_VERSION = 2
 

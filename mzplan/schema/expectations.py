@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mzplan.schema.column_replacement import quoted_name
+from mzplan.schema.sql.column_replacement import quoted_name
 
 EXPECT = "expect"  # the property
 

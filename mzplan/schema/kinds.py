@@ -21,7 +21,7 @@ from mzplan.schema.columns import canonical
 from mzplan.schema.dialect import Json
 from mzplan.schema.loading import load_schema, own_types
 from mzplan.schema.properties import is_sensitive, takes_secret, value_at, walk_properties
-from mzplan.schema.sql_text import plain_sql
+from mzplan.schema.sql.sql_text import plain_sql
 from mzplan.secrets.references import placed_references
 
 EXACTLY_ONCE = "exactly-once"

@@ -12,7 +12,6 @@ from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Resource
 from mzplan.model.state import ResourceState
 from mzplan.schema.columns import Column
-from mzplan.schema.expressions import parse_select, parse_where
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import NAMES, analyse
 from mzplan.schema.relations.nodes import QueryError
@@ -20,7 +19,8 @@ from mzplan.schema.relations.parse import is_relational, parse_query
 from mzplan.schema.relations.scopes import Field
 from mzplan.schema.relations.tree import Analysis, Input
 from mzplan.schema.source_columns import columns_of, keys_of
-from mzplan.schema.view_query import parse_view
+from mzplan.schema.sql.expressions import parse_select, parse_where
+from mzplan.schema.sql.view_query import parse_view
 
 ColumnRead = tuple[str, str]
 """A column of an input: the input's name, and the column's name as declared."""

@@ -4,7 +4,7 @@ Servers, drivers and libraries repeat their input in errors. So all text for peo
 before it leaves the process. These modules call it:
 
 - mzplan.store for statuses and answers;
-- mzplan.runner.logs for the runner's log, and mzplan.spark.session for Java's lines in it;
+- mzplan.runner.logs for the runner's log, and mzplan.spark.process.session for Java's lines in it;
 - mzplan.runner.embedded for the runner's error file;
 - mzplan.cli.streams and mzplan.render.diagnostics for the errors that a command shows.
 """

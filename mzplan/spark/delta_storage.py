@@ -45,7 +45,7 @@ from mzplan.warehouse.damage import GoneError, last_vacuumed
 from mzplan.warehouse.erased_steps import ERASED_AT, last_erasure
 from mzplan.warehouse.folder import Folder, delete_checksum, open_folder
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.snapshot import small_files, snapshot_batches
+from mzplan.warehouse.rows.snapshot import small_files, snapshot_batches
 from mzplan.warehouse.step_history import StepHistory, oldest_needed_step
 from mzplan.warehouse.step_record import StepRecord
 from mzplan.warehouse.storage import newest_epoch, places_below, record_epoch

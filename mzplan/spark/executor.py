@@ -44,23 +44,23 @@ from mzplan.schema.user_functions import FunctionName, function_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, table_at
-from mzplan.spark.driver import SparkDriver
 from mzplan.spark.expectations import RowChecks
 from mzplan.spark.function_releases import loaded_function, require_release
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.maintenance import compact_target, first_copy, measure_backlog, vacuum
 from mzplan.spark.migration import RowMigration
-from mzplan.spark.pools import SchedulerPools, pool_count
+from mzplan.spark.process.driver import SparkDriver
+from mzplan.spark.process.pools import SchedulerPools, pool_count
+from mzplan.spark.process.session import require_loaded
 from mzplan.spark.progress import Progress, ProgressListener
-from mzplan.spark.projection import empty_rows, ensure_columns, outputs_of
 from mzplan.spark.query import RunningQuery
 from mzplan.spark.relational_streams import require_place, tables_in_order
-from mzplan.spark.session import require_loaded
+from mzplan.spark.sql.projection import empty_rows, ensure_columns, outputs_of
 from mzplan.spark.start import QueryStart, StartContext
-from mzplan.spark.state_trial import require_state
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import AT_ONCE
 from mzplan.spark.tasks.open_tasks import check_arguments
+from mzplan.spark.trials.state_trial import require_state
 from mzplan.spark.versions import require_features, require_readable
 from mzplan.spark.views import QuerySessions, analysed, is_current_view, is_relational_view
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path

@@ -1,6 +1,6 @@
 """Checks the rows of each step against the expectations of their source or view, and counts violations.
 
-The count is recorded with the step before the rows are written (see mzplan.warehouse.violations).
+The count is recorded with the step before the rows are written (see mzplan.warehouse.rows.violations).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from mzplan.model.violations import ViolationCount
 from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, DELETE, POSITION, UPSERT
 from mzplan.schema.expectations import DEAD_LETTER, REMOVING, Expectation, expectations_of, keeps_letters
-from mzplan.schema.expressions import parse_where
+from mzplan.schema.sql.expressions import parse_where
 from mzplan.spark.collections import read_table
 from mzplan.spark.interrupted_steps import record_description
-from mzplan.spark.projection import row_condition
+from mzplan.spark.sql.projection import row_condition
 from mzplan.spark.unique_rows import count_duplicates, final_rows, stored_rows
 from mzplan.spark.views import is_relational_view
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.violations import Violations
+from mzplan.warehouse.rows.violations import Violations
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

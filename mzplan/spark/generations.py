@@ -25,7 +25,7 @@ from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.target_writes import UPSERT, has_same_target, writes_generation_difference
 from mzplan.spark.collections import read_table
 from mzplan.spark.failures import is_gone
-from mzplan.spark.projection import project
+from mzplan.spark.sql.projection import project
 from mzplan.warehouse.checkpoint_log import table_of
 from mzplan.warehouse.checkpoints import Checkpoint, StartedSink, collection_path
 from mzplan.warehouse.collection_log import CollectionLog

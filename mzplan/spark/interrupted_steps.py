@@ -17,7 +17,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.view_query import gives_same_rows
+from mzplan.schema.sql.view_query import gives_same_rows
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.query import RunningQuery

@@ -19,7 +19,7 @@ from mzplan.schema.user_functions import FunctionName
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.foreign_changes import ForeignChanges
-from mzplan.spark.pools import DEFAULT
+from mzplan.spark.process.pools import DEFAULT
 from mzplan.spark.progress import Progress
 from mzplan.spark.step_recorder import RecordedSteps
 from mzplan.warehouse.checkpoints import Checkpoint

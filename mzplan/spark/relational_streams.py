@@ -20,12 +20,12 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table, table_at
 from mzplan.spark.expectations import StepExpectations
-from mzplan.spark.projection import ensure_columns, outputs_of, with_all_columns
-from mzplan.spark.query_trees import analysed_plan, nodes_of
-from mzplan.spark.stream_rules import require_stream
+from mzplan.spark.sql.projection import ensure_columns, outputs_of, with_all_columns
+from mzplan.spark.sql.query_trees import analysed_plan, nodes_of
+from mzplan.spark.sql.stream_rules import require_stream
 from mzplan.spark.views import rows_of_view
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.snapshot import SnapshotVersions
+from mzplan.warehouse.rows.snapshot import SnapshotVersions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

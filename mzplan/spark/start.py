@@ -29,11 +29,11 @@ from mzplan.spark.function_releases import loaded_function, take_release
 from mzplan.spark.generations import GenerationDifference, record_start
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.migration import RowMigration
-from mzplan.spark.pools import PROPERTY
+from mzplan.spark.process.pools import PROPERTY
 from mzplan.spark.progress import ProgressListener
-from mzplan.spark.projection import ensure_columns, outputs_of, with_all_columns
 from mzplan.spark.query import RunningQuery, resume_point
 from mzplan.spark.relational_streams import RelationalRun
+from mzplan.spark.sql.projection import ensure_columns, outputs_of, with_all_columns
 from mzplan.spark.state_partitions import StatePartitions
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import (
@@ -56,7 +56,7 @@ from mzplan.spark.views import (
 )
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.generation_move import GenerationMove, require_not_migrated
-from mzplan.warehouse.late_rows import rows_behind_watermark
+from mzplan.warehouse.rows.late_rows import rows_behind_watermark
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.storage import ensure_collection, remember_collection
 

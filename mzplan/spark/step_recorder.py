@@ -19,8 +19,8 @@ from mzplan.model.address import Address
 from mzplan.model.observed import Counters
 from mzplan.spark.latency import Latencies, end_time
 from mzplan.spark.progress import late_rows_of, null_time_rows_of
-from mzplan.warehouse.content_hash import ContentHash
-from mzplan.warehouse.replay import collection_hash
+from mzplan.warehouse.rows.content_hash import ContentHash
+from mzplan.warehouse.rows.replay import collection_hash
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_index import RECENT_STEPS, ForeignVersion
 from mzplan.warehouse.step_record import StepRecord, known_sum, with_late_rows, with_totals

@@ -34,9 +34,9 @@ from mzplan.schema.target_writes import writes_difference, writes_generation_dif
 from mzplan.schema.triggers import is_available_now
 from mzplan.spark.collections import read_table, table_at
 from mzplan.spark.expectations import StepExpectations
-from mzplan.spark.projection import project, read_by
+from mzplan.spark.sql.projection import project, read_by
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.replay import versions_of
+from mzplan.warehouse.rows.replay import versions_of
 from mzplan.warehouse.step_record import StepRecord
 from mzplan.warehouse.storage import is_untouched
 

@@ -13,7 +13,7 @@ from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import latest_rows
 from mzplan.connectors.frames.types import quoted
 from mzplan.schema.columns import CHANGE, DELETE, POSITION, Column
-from mzplan.spark.projection import null_of
+from mzplan.spark.sql.projection import null_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

@@ -22,12 +22,12 @@ from mzplan.schema.description import CollectionRead
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.source_columns import columns_of
+from mzplan.schema.sql.view_query import is_row_view
 from mzplan.schema.user_functions import FunctionName, function_of
-from mzplan.schema.view_query import is_row_view
 from mzplan.spark.progress import ProgressListener, listen
-from mzplan.spark.projection import analysed_rows, empty_rows, project, read_by
-from mzplan.spark.stream_rules import require_stream, without_null_matches
-from mzplan.spark.view_sql import rows_by_sql
+from mzplan.spark.sql.projection import analysed_rows, empty_rows, project, read_by
+from mzplan.spark.sql.stream_rules import require_stream, without_null_matches
+from mzplan.spark.sql.view_sql import rows_by_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from mzplan.schema.columns import POSITION
 from mzplan.secrets.resolved import shortened
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.log_entries import Commit
-from mzplan.warehouse.replay import CHANGE_TYPE, read_batches
+from mzplan.warehouse.rows.replay import CHANGE_TYPE, read_batches
 from mzplan.warehouse.step_record import known_sum
 
 _MAX_CHANGES = 10  # commits whose rows are read

@@ -19,9 +19,9 @@ from mzplan.warehouse.current_steps import CurrentSteps
 from mzplan.warehouse.erased_steps import last_erasure
 from mzplan.warehouse.folder import decoding
 from mzplan.warehouse.log_entries import Commit
+from mzplan.warehouse.rows.violations import Violations
 from mzplan.warehouse.step_index import ForeignVersion, StepIndex
 from mzplan.warehouse.step_record import StepRecord, StepTask
-from mzplan.warehouse.violations import Violations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

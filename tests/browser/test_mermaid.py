@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.render.graph import render_graph
+from mzplan.render.graphs.graph import render_graph
 from tests.browser.chromium import drawn, mermaid, missing
 from tests.programs import skip_without
 from tests.unit.small_projects import at, console, kafka, project, shop, source

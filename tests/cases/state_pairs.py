@@ -11,7 +11,7 @@ from pathlib import Path
 from mzplan.model.address import Address
 from mzplan.model.query_changes import QueryChange
 from mzplan.model.state import ResourceState
-from mzplan.plan.query_change import query_change
+from mzplan.plan.effects.query_change import query_change
 from mzplan.schema.relations.analysis import NAMES, analyse
 from mzplan.schema.relations.parse import parse_query
 from mzplan.schema.relations.state import describe_state

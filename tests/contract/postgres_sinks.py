@@ -24,7 +24,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.secrets.references import Secrets
-from mzplan.warehouse.content_hash import HASH
+from mzplan.warehouse.rows.content_hash import HASH
 from tests.contract.postgres_sources import connection_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from mzplan.connectors.kafka.transaction import KafkaTransaction
 from mzplan.endpoints import OutputEndpoint
 from mzplan.endpoints.testing import OutputSubject, output_contract
 from mzplan.model.address import Address
-from mzplan.warehouse.content_hash import HASH, row_hashes
+from mzplan.warehouse.rows.content_hash import HASH, row_hashes
 from tests.integration.committed import committed
 from tests.support import eventually
 

@@ -25,7 +25,7 @@ from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.tables import Connection, find_table
 from mzplan.endpoints import OutputEndpoint
 from mzplan.endpoints.testing import OutputSubject, batch_of, output_contract, rows, write_step
-from mzplan.warehouse.content_hash import HASH, row_hashes
+from mzplan.warehouse.rows.content_hash import HASH, row_hashes
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer

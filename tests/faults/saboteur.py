@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mzplan.cli.main import main
-from mzplan.spark import liveness
+from mzplan.spark.process import liveness
 
 
 def _use_up_memory(context: Any) -> None:

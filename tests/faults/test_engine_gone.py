@@ -24,7 +24,7 @@ WHY = {
 WAITS = """
 import threading, time
 from pyspark.sql import SparkSession
-from mzplan.spark.job_watch import JobWatch
+from mzplan.spark.process.job_watch import JobWatch
 
 builder = SparkSession.builder.master("local-cluster[1,1,1024]").config("spark.ui.enabled", "false")
 spark = builder.config("spark.executor.memory", "600m").getOrCreate()

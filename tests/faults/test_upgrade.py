@@ -57,7 +57,7 @@ CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
 CREATE TRIGGER noted AFTER INSERT OR UPDATE ON latest FOR EACH ROW EXECUTE FUNCTION note();
 """
 _FEATURES = """
-from mzplan.spark.session import open_session
+from mzplan.spark.process.session import open_session
 from mzplan.spark.versions import delta_features
 session = open_session("features", {})
 print(*sorted(delta_features(session)))

@@ -21,11 +21,11 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import ResourceState
 from mzplan.schema.description import CollectionRead, Description, packages_of
 from mzplan.secrets.references import Secrets
-from mzplan.spark.command_session import QueryToVerify
 from mzplan.spark.executor import SparkExecutor
+from mzplan.spark.process.command_session import QueryToVerify
 from mzplan.spark.verification.source import open_upstream
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.snapshot import TableSnapshot
+from mzplan.warehouse.rows.snapshot import TableSnapshot
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 from tests.support import delete_records, eventually, refusal, rows_of

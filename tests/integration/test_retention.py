@@ -18,7 +18,7 @@ from mzplan.controller.decision import WantedQuery
 from mzplan.controller.terms import LagSteps, ReadBeforeSinceError, StorageParameters
 from mzplan.spark.delta_storage import DeltaStorage, _Reclaim
 from mzplan.warehouse.checkpoints import collection_path
-from mzplan.warehouse.snapshot import small_files
+from mzplan.warehouse.rows.snapshot import small_files
 from tests.contract.controllers import (
     World,
     appending,

@@ -13,10 +13,10 @@ import pytest
 from pyarrow import parquet
 
 from mzplan.model.observed import Counters
-from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.paths import local_path
-from mzplan.warehouse.replay import collection_batches
+from mzplan.warehouse.rows.content_hash import ContentHash, content_hash
+from mzplan.warehouse.rows.replay import collection_batches
 from mzplan.warehouse.step_record import StepRecord
 from tests.integration.spark_lab import Lab
 from tests.support import Make, orders

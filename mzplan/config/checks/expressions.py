@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Location, Path
 from mzplan.schema.columns import CHANGE, POSITION, Column, DdlError
-from mzplan.schema.expressions import parse_select, parse_where
-from mzplan.schema.functions import BARE_CALLS, NO_FUNCTION, function_or_column, functions
 from mzplan.schema.source_columns import columns_of, keys_of
+from mzplan.schema.sql.expressions import parse_select, parse_where
+from mzplan.schema.sql.functions import BARE_CALLS, NO_FUNCTION, function_or_column, functions
 
 if TYPE_CHECKING:
-    from mzplan.schema.expressions import Parsed
+    from mzplan.schema.sql.expressions import Parsed
 
 
 def columns_read(source: Declaration | None) -> tuple[Column, ...] | None:

@@ -15,13 +15,19 @@ from mzplan.config.checks.resource_references import FROM
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path
 from mzplan.model.address import Address
-from mzplan.schema.column_replacement import TOO_LONG, quoted_name, with_expressions, with_name, without_name
 from mzplan.schema.columns import POSITION
-from mzplan.schema.expressions import Parsed, parse_select, parse_where
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import output_of
-from mzplan.schema.sql_text import MAX_LENGTH, SqlTextError, bare, collection_name
-from mzplan.schema.view_query import ViewQuery, parse_view
+from mzplan.schema.sql.column_replacement import (
+    TOO_LONG,
+    quoted_name,
+    with_expressions,
+    with_name,
+    without_name,
+)
+from mzplan.schema.sql.expressions import Parsed, parse_select, parse_where
+from mzplan.schema.sql.sql_text import MAX_LENGTH, SqlTextError, bare, collection_name
+from mzplan.schema.sql.view_query import ViewQuery, parse_view
 
 SWITCH = "materialize"
 _OWN = frozenset(["description", "from", "key", "labels", "query", "query_file", "schema", "type", SWITCH])

@@ -16,8 +16,6 @@ from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path
 from mzplan.model.address import Address
 from mzplan.model.words import listed
-from mzplan.schema.column_replacement import quoted_name
-from mzplan.schema.functions import functions
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.allowed_parts import OR_CURRENT
 from mzplan.schema.relations.analysis import analyse, output_of
@@ -26,7 +24,9 @@ from mzplan.schema.relations.parse import RelationalQuery, ensure_few, parse_que
 from mzplan.schema.relations.rules import WrongKeyError
 from mzplan.schema.relations.scopes import UnknownColumnError
 from mzplan.schema.relations.tree import Input, Item
-from mzplan.schema.view_query import parse_view
+from mzplan.schema.sql.column_replacement import quoted_name
+from mzplan.schema.sql.functions import functions
+from mzplan.schema.sql.view_query import parse_view
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from mzplan.config.findings import Findings, Path
 from mzplan.model.address import Address
 from mzplan.model.words import shown
 from mzplan.schema.columns import Column, spark_type
-from mzplan.schema.expressions import parse_select
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.sql_types import type_of
+from mzplan.schema.sql.expressions import parse_select
+from mzplan.schema.sql.sql_types import type_of
 from mzplan.schema.target_writes import VERSION_COLUMNS, keeps_history
 
 

@@ -22,11 +22,11 @@ from mzplan.connectors.api.outputs import SelectedColumn, columns_selected
 from mzplan.model.address import Address
 from mzplan.model.words import listed
 from mzplan.schema.columns import Column, DdlError, canonical_type, parse_columns, spark_type
-from mzplan.schema.expressions import parse_select
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import output_of
 from mzplan.schema.relations.nodes import QueryError
-from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
+from mzplan.schema.sql.expressions import parse_select
+from mzplan.schema.sql.view_query import QueryPart, ViewQuery, parse_view
 
 _DERIVED = frozenset(["aliases", "from", "reads", "state"])  # properties that only follow from the SQL
 _MAX_COLUMNS = 20  # named in one message

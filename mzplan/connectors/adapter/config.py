@@ -31,8 +31,8 @@ from mzplan.model.diagnostics import MzplanError, error, sentence
 from mzplan.schema.columns import POSITION, Column
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.resolved import remember, scrub, shortened
-from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.rows.content_hash import ContentHash, content_hash
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:

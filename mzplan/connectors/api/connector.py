@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from mzplan.connectors.api.lineage_names import LineageNames
     from mzplan.connectors.api.offers import Offer
-    from mzplan.warehouse.content_hash import ContentHash
     from mzplan.warehouse.foreign_query import ForeignQuery
+    from mzplan.warehouse.rows.content_hash import ContentHash
     from mzplan.warehouse.step_record import StepRecord
 
 LastTimes = Callable[[], Mapping[int, int]]

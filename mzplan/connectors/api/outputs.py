@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.schema.columns import Column
-from mzplan.schema.expressions import parse_select, parse_where
 from mzplan.schema.source_columns import collection_kind, record_columns
-from mzplan.schema.sql_types import type_of
+from mzplan.schema.sql.expressions import parse_select, parse_where
+from mzplan.schema.sql.sql_types import type_of
 from mzplan.schema.target_writes import VERSION_COLUMNS, keeps_history
 
 _PLAIN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*(?:(?:[Aa][Ss]\s+)?(?:(\w+)|`((?:[^`]|``)+)`)\s*)?\Z")
@@ -39,7 +39,7 @@ class SelectedColumn(NamedTuple):
 
 
 def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
-    """Return the columns of a sink, with the types that are certain without Spark (schema.sql_types).
+    """Return the columns of a sink, with the types that are certain without Spark (schema.sql.sql_types).
 
     Leaves out items that can't be parsed. Spark reports the error later."""
     items = query.body.get("select") or ["*"]

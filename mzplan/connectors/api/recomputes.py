@@ -18,7 +18,7 @@ from mzplan.schema.expectations import EXPECT
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.relations.tree import Input
-from mzplan.schema.view_query import gives_same_rows, is_row_view
+from mzplan.schema.sql.view_query import gives_same_rows, is_row_view
 from mzplan.warehouse.checkpoint_log import table_of
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import version_read

@@ -19,11 +19,11 @@ from mzplan.endpoints.interface import Step, Written
 from mzplan.endpoints.replay import LATER
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.foreign_changes import ForeignChanges
 from mzplan.warehouse.partitions import with_values
-from mzplan.warehouse.replay import read_batches
+from mzplan.warehouse.rows.content_hash import content_hash
+from mzplan.warehouse.rows.replay import read_batches
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Scalar

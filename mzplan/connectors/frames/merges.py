@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import quoted
 from mzplan.schema.columns import CHANGE, DELETE, POSITION, UPSERT, Column
-from mzplan.warehouse.snapshot import SMALL
+from mzplan.warehouse.rows.snapshot import SMALL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,6 +1,6 @@
 """The content hash of a step, computed by Spark, and the metrics in a stream's progress.
 
-mzplan.warehouse.content_hash defines the hash, and computes it without Spark.
+mzplan.warehouse.rows.content_hash defines the hash, and computes it without Spark.
 
 The metrics are how many rows a step has written, the time of its oldest record, which the upstream has set,
 and how many rows have NULL as event time.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import quoted
 from mzplan.schema.columns import POSITION
-from mzplan.warehouse.content_hash import ContentHash, hash_order
+from mzplan.warehouse.rows.content_hash import ContentHash, hash_order
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

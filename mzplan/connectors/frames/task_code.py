@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.endpoints.arrow import build_array
-from mzplan.warehouse.content_hash import HASH
+from mzplan.warehouse.rows.content_hash import HASH
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch

@@ -105,7 +105,7 @@ EXACT_FILES = {**EXACT_PARTITIONED_FILES, "recursiveFileLookup": "true"}
 
 
 CLOCK = f"mzplan_clock_{secrets.token_hex(8)}"
-"""The name of Spark's `reflect` in this process. SQL can't guess it (see spark.unsafe_functions)."""
+"""The name of Spark's `reflect` in this process. SQL can't guess it (see spark.sql.unsafe_functions)."""
 
 
 def read_parquet(spark: SparkSession, files: Sequence[str], schema: str) -> DataFrame:

@@ -27,7 +27,7 @@ from mzplan.connectors.kafka.transactional_writer import TransactionalWriter, co
 from mzplan.connectors.network.aws import require_packages
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.columns import CHANGE, DELETE, POSITION
-from mzplan.warehouse.content_hash import HASH
+from mzplan.warehouse.rows.content_hash import HASH
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

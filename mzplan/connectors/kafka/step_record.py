@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from mzplan.endpoints.interface import Step, Written
-from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.rows.content_hash import ContentHash
 
 EMPTY = str(ContentHash())
 UNKNOWN = ""

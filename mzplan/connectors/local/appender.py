@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mzplan.endpoints.interface import Step
-from mzplan.warehouse.content_hash import ContentHash, content_hash
+from mzplan.warehouse.rows.content_hash import ContentHash, content_hash
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Table

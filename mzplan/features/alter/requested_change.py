@@ -11,7 +11,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import PropertyEdit, Resource, edited
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.view_query import referring_to
+from mzplan.schema.sql.view_query import referring_to
 
 if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit

@@ -34,7 +34,7 @@ from mzplan.operations.project import Project
 from mzplan.plan.difference import find_difference
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.properties import value_at
-from mzplan.schema.view_query import referring_to
+from mzplan.schema.sql.view_query import referring_to
 
 if TYPE_CHECKING:
     from mzplan.config import FilesRead

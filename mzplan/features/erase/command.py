@@ -25,8 +25,8 @@ from mzplan.operations.connections import require_here
 from mzplan.operations.project import unreadable
 from mzplan.plan.tasks import plan_task, plan_without_tasks
 from mzplan.schema.columns import Column
-from mzplan.schema.expressions import parse_where
 from mzplan.schema.source_columns import columns_of
+from mzplan.schema.sql.expressions import parse_where
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.erasures import EraseConditions, new_name
 from mzplan.warehouse.paths import absolute

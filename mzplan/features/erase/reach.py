@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from mzplan.model.address import Address
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.state import ResourceState, State
-from mzplan.plan.targets import effect_on_target, target_name
+from mzplan.plan.effects.targets import effect_on_target, target_name
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.source_columns import keys_of
+from mzplan.schema.sql.view_query import is_row_view
 from mzplan.schema.target_writes import keeps_history
 from mzplan.schema.triggers import is_available_now
-from mzplan.schema.view_query import is_row_view
 
 _REWRITES = ("empties", "corrects")  # what a replaced sink does so that erased rows leave its target
 

@@ -14,7 +14,7 @@ from mzplan.operations.connections import require_here
 from mzplan.operations.project import TO_RUN, Project, Reporter, read_state, unreadable, why_nothing_runs
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.snapshot import ConditionError, TableSnapshot, snapshot_of
+from mzplan.warehouse.rows.snapshot import ConditionError, TableSnapshot, snapshot_of
 from mzplan.warehouse.step_history import StepHistory, Steps
 
 if TYPE_CHECKING:

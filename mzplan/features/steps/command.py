@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mzplan.model.state import ResourceState, State
     from mzplan.operations.project import Project
     from mzplan.operations.selection import Selection
-    from mzplan.spark.command_session import QueryToVerify
+    from mzplan.spark.process.command_session import QueryToVerify
     from mzplan.spark.verification.content_comparison import ContentComparison
     from mzplan.spark.verification.recomputed_view import RecomputedView
     from mzplan.spark.verification.sink_content import Downstream
@@ -207,7 +207,7 @@ class _LazySpark:
     def _open(
         self, open_: Callable[[QueryToVerify], _Opened], state: State, resource: ResourceState, activity: str
     ) -> _Opened:
-        from mzplan.spark.command_session import QueryToVerify
+        from mzplan.spark.process.command_session import QueryToVerify
 
         settings = self._project.settings
         directory = settings.directory

@@ -21,12 +21,12 @@ from mzplan.schema.description import describe
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.source_columns import columns_of
+from mzplan.schema.sql.view_query import is_row_view
 from mzplan.schema.target_writes import writes_generation_difference
-from mzplan.schema.view_query import is_row_view
-from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError, VacuumedError
 from mzplan.warehouse.foreign_changes import ForeignChanges, foreign_changes
-from mzplan.warehouse.replay import ValuesSeen, collection_batches
+from mzplan.warehouse.rows.content_hash import ContentHash, content_hash
+from mzplan.warehouse.rows.replay import ValuesSeen, collection_batches
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 

@@ -32,10 +32,10 @@ from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog, versions_between
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.late_rows import offsets_of_step
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.replay import collection_batches
-from mzplan.warehouse.snapshot import SnapshotVersions, TableSnapshot, name_of
+from mzplan.warehouse.rows.late_rows import offsets_of_step
+from mzplan.warehouse.rows.replay import collection_batches
+from mzplan.warehouse.rows.snapshot import SnapshotVersions, TableSnapshot, name_of
 from mzplan.warehouse.step_history import StepHistory
 
 _MOST_ROWS = 1000

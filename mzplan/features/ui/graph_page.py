@@ -11,7 +11,7 @@ from mzplan.features.ui.overview import Overview
 from mzplan.model.address import Address, natural
 from mzplan.model.observed import Condition
 from mzplan.model.state import QueryStatus
-from mzplan.render.drawing import COLLAPSED, DrawnNode, collapse, columns_of, draw, home_connections
+from mzplan.render.graphs.drawing import COLLAPSED, DrawnNode, collapse, columns_of, draw, home_connections
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.plan_page import search_field
 from mzplan.render.status import COLUMNS, row

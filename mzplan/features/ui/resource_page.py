@@ -20,8 +20,8 @@ from mzplan.operations.events import NOTHING, EventList
 from mzplan.operations.logs import read_logs
 from mzplan.operations.project import Project
 from mzplan.render.cause_text import cause_in_words
-from mzplan.render.column_graph import reach_of_columns
 from mzplan.render.diagnostics import render_diagnostics
+from mzplan.render.graphs.column_graph import reach_of_columns
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.status import COLUMNS, row
 from mzplan.render.status_notes import notes

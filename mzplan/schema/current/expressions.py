@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mzplan.schema.functions import is_aggregate
 from mzplan.schema.relations.nodes import (
     argument_names,
     generator_of,
@@ -15,7 +14,8 @@ from mzplan.schema.relations.nodes import (
     queries_in,
     start_of,
 )
-from mzplan.schema.sql_text import BareText, SqlTextError, bare, read_trees, tokens
+from mzplan.schema.sql.functions import is_aggregate
+from mzplan.schema.sql.sql_text import BareText, SqlTextError, bare, read_trees, tokens
 
 _ALIKE = {"!=": "<>", "==": "="}
 _BETWEEN = "\x00"

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mzplan.schema.current.columns import Columns, Place
-from mzplan.schema.functions import AGGREGATES, is_aggregate
 from mzplan.schema.relations.nodes import (
     QueryError,
     function_of,
@@ -18,7 +17,8 @@ from mzplan.schema.relations.nodes import (
 )
 from mzplan.schema.relations.scopes import Relation
 from mzplan.schema.relations.tree import Analysis, Block, Input
-from mzplan.schema.sql_text import arguments_of, function_name
+from mzplan.schema.sql.functions import AGGREGATES, is_aggregate
+from mzplan.schema.sql.sql_text import arguments_of, function_name
 
 _FIRST = "write max(…) or min(…), or max_by(value, struct(time, value))."
 _SORTED = "write sort_array({called}(…)), or count(DISTINCT …) for their number."

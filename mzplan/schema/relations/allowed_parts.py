@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mzplan.schema.faults import fault_of
-from mzplan.schema.functions import unknown_functions
 from mzplan.schema.relations.nodes import (
     QueryError,
     UnknownFunctionError,
@@ -23,7 +21,9 @@ from mzplan.schema.relations.nodes import (
     refuse_node,
     start_of,
 )
-from mzplan.schema.sql_text import BareText
+from mzplan.schema.sql.faults import fault_of
+from mzplan.schema.sql.functions import unknown_functions
+from mzplan.schema.sql.sql_text import BareText
 
 _SELECT = {"expressions", "from", "joins", "laterals", "where", "group", "having", "distinct", "with"}
 _OF_SETS = {"this", "expression", "distinct", "with"}

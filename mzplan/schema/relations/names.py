@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mzplan.schema.functions import BARE_CALLS, bare_calls, function_or_column, is_aggregate
 from mzplan.schema.relations.allowed_parts import OR_CURRENT
 from mzplan.schema.relations.nodes import (
     QueryError,
@@ -29,7 +28,8 @@ from mzplan.schema.relations.scopes import (
 )
 from mzplan.schema.relations.tree import Analysis, Block, Item, Join
 from mzplan.schema.relations.types import QueryTypes
-from mzplan.schema.type_rules import wider as common_type
+from mzplan.schema.sql.functions import BARE_CALLS, bare_calls, function_or_column, is_aggregate
+from mzplan.schema.sql.type_rules import wider as common_type
 
 _WINDOWS = frozenset(["window", "session_window"])
 

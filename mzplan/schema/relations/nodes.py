@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from mzplan.schema.functions import NO_FUNCTION, is_aggregate
-from mzplan.schema.sql_text import SqlTextError
+from mzplan.schema.sql.functions import NO_FUNCTION, is_aggregate
+from mzplan.schema.sql.sql_text import SqlTextError
 
 _GENERATORS = frozenset(["Explode", "ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"])
 _NAMED_GENERATORS = {"inline_outer": "Inline", "json_tuple": "JsonTuple"}  # sqlglot has no class for them

@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any
 
 from mzplan.model.address import is_valid_name
-from mzplan.schema.functions import is_aggregate
 from mzplan.schema.relations.allowed_parts import AllowedParts
 from mzplan.schema.relations.nodes import (
     QueryError,
@@ -26,7 +25,8 @@ from mzplan.schema.relations.nodes import (
     refuse_node,
     start_of,
 )
-from mzplan.schema.sql_text import (
+from mzplan.schema.sql.functions import is_aggregate
+from mzplan.schema.sql.sql_text import (
     BareText,
     SqlTextError,
     bare,

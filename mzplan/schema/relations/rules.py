@@ -10,10 +10,10 @@ from typing import Any
 
 from mzplan.schema.current.order import check_order
 from mzplan.schema.current.trace import WITHOUT_ORDER, trace
-from mzplan.schema.faults import varying_in
 from mzplan.schema.relations.allowed_parts import OR_CURRENT
 from mzplan.schema.relations.nodes import QueryError, generator_of
 from mzplan.schema.relations.tree import Analysis, Block, Item, Operator
+from mzplan.schema.sql.faults import varying_in
 
 _OUTPUTS = ("append", "update")
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.schema.functions import BARE_CALLS
 from mzplan.schema.relations.nodes import QueryError, start_of
-from mzplan.schema.type_rules import wider
+from mzplan.schema.sql.functions import BARE_CALLS
+from mzplan.schema.sql.type_rules import wider
 
 _KEEP_TIME = frozenset(["window", "session_window", "window_time"])
 

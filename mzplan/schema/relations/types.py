@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from mzplan.schema.columns import Column, parse_columns
 from mzplan.schema.relations.nodes import QueryError, function_of, generator_of, start_of
 from mzplan.schema.relations.scopes import Scope
-from mzplan.schema.sql_text import BareText, arguments_of
-from mzplan.schema.sql_types import ExpressionTypes
-from mzplan.schema.type_rules import field_type, inside, pair_of
-from mzplan.schema.type_rules import wider as common_type
+from mzplan.schema.sql.sql_text import BareText, arguments_of
+from mzplan.schema.sql.sql_types import ExpressionTypes
+from mzplan.schema.sql.type_rules import field_type, inside, pair_of
+from mzplan.schema.sql.type_rules import wider as common_type
 
 if TYPE_CHECKING:
     from mzplan.schema.relations.tree import Block

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mzplan.schema.type_rules import DECIMAL, INTEGRAL
+from mzplan.schema.sql.type_rules import DECIMAL, INTEGRAL
 
 _BINARY = frozenset(
     [

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mzplan.schema.faults import varying_in
-from mzplan.schema.functions import functions
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.parse import RelationalQuery, parse_query
 from mzplan.schema.relations.tree import Input
-from mzplan.schema.sql_text import SqlTextError, function_name, tokens
+from mzplan.schema.sql.faults import varying_in
+from mzplan.schema.sql.functions import functions
+from mzplan.schema.sql.sql_text import SqlTextError, function_name, tokens
 from mzplan.schema.states.normal import Normal, UndecidedError, ensure_plain
 from mzplan.schema.states.reading import Reading
 from mzplan.schema.states.rows import Operator, Rows

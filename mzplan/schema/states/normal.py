@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mzplan.schema.sql_text import arguments_of, function_name
+from mzplan.schema.sql.sql_text import arguments_of, function_name
 
 _SYNONYMS = {
     "any": "bool_or",

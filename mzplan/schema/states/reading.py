@@ -10,10 +10,10 @@ from typing import Any
 from mzplan.schema.relations.nodes import named_queries
 from mzplan.schema.relations.parse import RelationalQuery
 from mzplan.schema.relations.tree import Input
+from mzplan.schema.sql.type_rules import wider
 from mzplan.schema.states.normal import Normal, UndecidedError
 from mzplan.schema.states.rows import Named, Names, Operator, Output, Rows
 from mzplan.schema.states.select import Select
-from mzplan.schema.type_rules import wider
 
 
 class Reading:

@@ -7,16 +7,16 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from mzplan.schema.functions import is_aggregate
 from mzplan.schema.relations.nodes import QueryError, from_of, generator_of, start_of
 from mzplan.schema.relations.scopes import Scope as TypeScope
 from mzplan.schema.relations.types import QueryTypes
-from mzplan.schema.sql_text import arguments_of, function_name
+from mzplan.schema.sql.functions import is_aggregate
+from mzplan.schema.sql.sql_text import arguments_of, function_name
+from mzplan.schema.sql.type_rules import field_type
 from mzplan.schema.states.buffers import buffer_types
 from mzplan.schema.states.joins import joined, relation_name
 from mzplan.schema.states.normal import Normal, UndecidedError, conjuncts, normal_form
 from mzplan.schema.states.rows import Names, Operator, Output, Relation, Rows, Scope
-from mzplan.schema.type_rules import field_type
 
 if TYPE_CHECKING:
     from mzplan.schema.states.reading import Reading

@@ -21,9 +21,9 @@ from mzplan.schema.description import CollectionRead
 from mzplan.schema.relations.analysis import trace_of
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.tree import Input
-from mzplan.schema.sql_text import plain_sql
-from mzplan.spark.view_sql import declared, rows_of_tables
-from mzplan.warehouse.snapshot import name_of
+from mzplan.schema.sql.sql_text import plain_sql
+from mzplan.spark.sql.view_sql import declared, rows_of_tables
+from mzplan.warehouse.rows.snapshot import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -29,13 +29,13 @@ from mzplan.spark.current.affected import (
     trace_of_view,
 )
 from mzplan.spark.expectations import StepExpectations
-from mzplan.spark.projection import ensure_columns, outputs_of
-from mzplan.spark.view_sql import declared, rows_by_sql
+from mzplan.spark.sql.projection import ensure_columns, outputs_of
+from mzplan.spark.sql.view_sql import declared, rows_by_sql
 from mzplan.warehouse.checkpoint_log import position_after, table_of
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, version_read
 from mzplan.warehouse.current_steps import CurrentStep, CurrentSteps
-from mzplan.warehouse.snapshot import name_of
+from mzplan.warehouse.rows.snapshot import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -32,7 +32,7 @@ from mzplan.model.words import count
 from mzplan.schema.columns import POSITION
 from mzplan.spark.collections import read_table
 from mzplan.spark.expectations import rows_that_stay
-from mzplan.spark.projection import rows_where
+from mzplan.spark.sql.projection import rows_where
 from mzplan.spark.tasks.interface import TaskContext, TaskKind, finish_step, next_step
 from mzplan.warehouse.checkpoints import TaskRecord
 from mzplan.warehouse.paths import absolute

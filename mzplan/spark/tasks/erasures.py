@@ -35,9 +35,9 @@ from mzplan.model.tasks import CONDITION, Task, TaskOutcome
 from mzplan.model.tasks import ERASURE as ERASURE_TASK
 from mzplan.model.words import count
 from mzplan.schema.columns import POSITION
-from mzplan.schema.expressions import parse_where
+from mzplan.schema.sql.expressions import parse_where
 from mzplan.spark.collections import read_table, table_at
-from mzplan.spark.projection import empty_rows, row_condition
+from mzplan.spark.sql.projection import empty_rows, row_condition
 from mzplan.spark.tasks.interface import TaskContext, TaskKind, finish_step, next_step
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 from mzplan.warehouse.erased_steps import ERASED_AT

@@ -26,7 +26,7 @@ from mzplan.model.words import count
 from mzplan.schema.columns import POSITION
 from mzplan.spark.collections import read_table, table_at
 from mzplan.spark.current.affected import computed_digest
-from mzplan.spark.projection import empty_rows, row_condition
+from mzplan.spark.sql.projection import empty_rows, row_condition
 from mzplan.spark.tasks.interface import TaskContext, TaskKind, finish_step, next_step
 from mzplan.spark.verification.recomputed_rows import RecomputedRows
 from mzplan.spark.views import is_current_view, is_relational_view

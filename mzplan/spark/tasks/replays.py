@@ -22,7 +22,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, DELETE, POSITION, UPSERT
-from mzplan.spark.projection import analysed_outputs
+from mzplan.spark.sql.projection import analysed_outputs
 from mzplan.spark.tasks.interface import TaskContext, TaskKind
 from mzplan.spark.verification.sink_content import Sides, SinkContent
 from mzplan.spark.verification.wanted_content import MUST, NOT_BEFORE, ORDER, ROW, STEP

@@ -14,9 +14,9 @@ from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.unresolved import UnresolvedSecrets
 from mzplan.host.spark_lines import installed_line
 from mzplan.schema.description import Description
-from mzplan.spark.command_session import close_command_session, open_command_session
-from mzplan.spark.driver import CHECKPOINT_FILES
-from mzplan.spark.settings import JAVA_OPTIONS, NO_PACKAGES
+from mzplan.spark.process.command_session import close_command_session, open_command_session
+from mzplan.spark.process.driver import CHECKPOINT_FILES
+from mzplan.spark.process.settings import JAVA_OPTIONS, NO_PACKAGES
 from mzplan.spark.views import own_session
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from mzplan.model.row_comparison import RowsOfBoth
 from mzplan.schema.columns import POSITION
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
-from mzplan.spark.command_session import close_command_session, open_command_session
+from mzplan.spark.process.command_session import close_command_session, open_command_session
 from mzplan.spark.row_comparison import compare_rows
 from mzplan.spark.views import own_session
 

@@ -19,11 +19,11 @@ from mzplan.schema.source_columns import columns_of
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
 from mzplan.spark.expectations import RowChecks, rows_that_stay
-from mzplan.spark.projection import outputs_of, rows_where
 from mzplan.spark.row_comparison import compare_rows
+from mzplan.spark.sql.projection import outputs_of, rows_where
+from mzplan.spark.sql.view_sql import declared
 from mzplan.spark.trials.bench import TrialBench
 from mzplan.spark.trials.records import ParsedRecords, parse_records
-from mzplan.spark.view_sql import declared
 from mzplan.spark.views import compute_of, own_session, rows_of_view
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from mzplan.schema.description import Description
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark import failures
 from mzplan.spark.progress import late_rows_of
-from mzplan.spark.projection import ensure_columns, outputs_of
 from mzplan.spark.query import RunningQuery
 from mzplan.spark.relational_streams import several_rows_for_one_key
-from mzplan.spark.stream_rules import require_stream
+from mzplan.spark.sql.projection import ensure_columns, outputs_of
+from mzplan.spark.sql.stream_rules import require_stream
 from mzplan.spark.streams import rows_from
 from mzplan.spark.trials.bench import TrialBench
 from mzplan.spark.trials.expectations import TrialExpectations

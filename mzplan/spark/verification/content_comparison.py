@@ -17,7 +17,7 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark import failures
-from mzplan.spark.command_session import QueryToVerify, close_command_session
+from mzplan.spark.process.command_session import QueryToVerify, close_command_session
 from mzplan.spark.verification.sink_content import SinkContent, require_content
 from mzplan.spark.verification.wanted_content import MUST, ORDER
 from mzplan.warehouse.damage import GoneError

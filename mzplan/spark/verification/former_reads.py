@@ -14,7 +14,7 @@ from mzplan.warehouse.checkpoint_log import table_of
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.replay import files_of
+from mzplan.warehouse.rows.replay import files_of
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 

@@ -24,7 +24,7 @@ from mzplan.schema.description import CollectionRead
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.spark.collections import read_table
 from mzplan.spark.expectations import recomputed_rows_that_stay
-from mzplan.spark.query_trees import analysed_plan
+from mzplan.spark.sql.query_trees import analysed_plan
 from mzplan.spark.streams import collection_stream
 from mzplan.spark.verification.source import Exactness, exactness_of
 from mzplan.spark.views import batch_session, compute_of, own_session, rows_of_view
@@ -33,7 +33,7 @@ from mzplan.warehouse.collection_log import is_at_boundary, version_read
 from mzplan.warehouse.current_steps import CurrentStep
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import decoding, exists, open_folder, write_text
-from mzplan.warehouse.snapshot import name_of
+from mzplan.warehouse.rows.snapshot import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,11 +15,11 @@ from mzplan.connectors.frames.types import quoted
 from mzplan.model.words import count
 from mzplan.schema.expectations import deciding_rows
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.view_query import gives_same_rows
+from mzplan.schema.sql.view_query import gives_same_rows
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
-from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.current.affected import computed_digest
+from mzplan.spark.process.command_session import QueryToVerify, close_command_session
 from mzplan.spark.verification.recomputed_rows import RecomputedRows, not_repeatable
 from mzplan.spark.verification.source import Exactness
 from mzplan.spark.views import is_current_view

@@ -26,15 +26,15 @@ from mzplan.endpoints.interface import Written
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.spark import failures
-from mzplan.spark.command_session import QueryToVerify, close_command_session
-from mzplan.spark.projection import analysed_outputs, project
+from mzplan.spark.process.command_session import QueryToVerify, close_command_session
+from mzplan.spark.sql.projection import analysed_outputs, project
 from mzplan.spark.streams import read_changes
 from mzplan.spark.verification.former_reads import FormerReads, former_reads
 from mzplan.spark.verification.wanted_content import WantedContent
 from mzplan.warehouse.checkpoints import DescriptionHistory, StepDescription
-from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.foreign_changes import ForeignChanges
-from mzplan.warehouse.replay import files_of, step_hash
+from mzplan.warehouse.rows.content_hash import ContentHash
+from mzplan.warehouse.rows.replay import files_of, step_hash
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 

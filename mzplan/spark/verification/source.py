@@ -26,21 +26,21 @@ from mzplan.schema.description import Description
 from mzplan.schema.expectations import EXPECT, REMOVING, expectations_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of
-from mzplan.schema.view_query import gives_same_rows, is_row_view, parse_view
+from mzplan.schema.sql.view_query import gives_same_rows, is_row_view, parse_view
 from mzplan.spark import failures
 from mzplan.spark.collections import read_table
-from mzplan.spark.command_session import QueryToVerify, close_command_session
 from mzplan.spark.expectations import recomputed_rows_that_stay
-from mzplan.spark.expression_trees import class_of, short_name
-from mzplan.spark.query_trees import analysed_plan, elements, nodes_of
+from mzplan.spark.process.command_session import QueryToVerify, close_command_session
+from mzplan.spark.sql.expression_trees import class_of, short_name
+from mzplan.spark.sql.query_trees import analysed_plan, elements, nodes_of
 from mzplan.spark.views import compute_of, own_session, rows_of_view
 from mzplan.warehouse.checkpoints import collection_path
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import exists
-from mzplan.warehouse.replay import files_of
-from mzplan.warehouse.snapshot import SnapshotVersions, name_of
+from mzplan.warehouse.rows.content_hash import ContentHash
+from mzplan.warehouse.rows.replay import files_of
+from mzplan.warehouse.rows.snapshot import SnapshotVersions, name_of
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from mzplan.connectors.frames.types import FieldsDifferError, cast_by_name, ddl,
 from mzplan.schema.columns import POSITION, spark_type
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark.collections import read_table
-from mzplan.spark.projection import project
+from mzplan.spark.sql.projection import project
 from mzplan.spark.streams import read_changes
 from mzplan.spark.verification.former_reads import OLDEST, FileSteps, FormerReads, steps_of_files
 from mzplan.warehouse.checkpoints import StepDescription
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.replay import files_of, versions_of
+from mzplan.warehouse.rows.replay import files_of, versions_of
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:

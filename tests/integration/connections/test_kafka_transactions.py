@@ -31,7 +31,7 @@ from mzplan.connectors.kafka.step_record import KEPT_STEPS, KafkaStepRecord
 from mzplan.connectors.kafka.transaction import KafkaTransaction
 from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address
-from mzplan.warehouse.content_hash import HASH
+from mzplan.warehouse.rows.content_hash import HASH
 from tests.integration.committed import committed, step_record
 from tests.support import Make, Stopwatch, eventually
 

@@ -31,7 +31,7 @@ from mzplan.connectors.postgres.sink.tasks import staging_task
 from mzplan.model.address import Address
 from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.secrets.references import Secrets
-from mzplan.warehouse.content_hash import HASH
+from mzplan.warehouse.rows.content_hash import HASH
 from tests.executors import run_elsewhere
 from tests.support import Make, eventually, execute, rows_of
 from tests.unit.cli_runs import Ran, mzplan

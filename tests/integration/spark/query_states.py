@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mzplan.spark.stream_rules import without_null_matches
+from mzplan.spark.sql.stream_rules import without_null_matches
 from mzplan.spark.views import own_session
 from mzplan.warehouse.stored_state import differences, stored_operators
 from tests.cases.state_pairs import SCHEMAS, Pair, read_pairs
@@ -139,7 +139,7 @@ def check(pair: Pair, spark: SparkSession, folder: Path) -> None:
 
 def main(folder: Path) -> int:
     """Check all pairs, and print those that fail. Return the exit code."""
-    from mzplan.spark.session import open_session
+    from mzplan.spark.process.session import open_session
 
     spark, failed = open_session("pairs", {}), 0
     for pair in PAIRS:

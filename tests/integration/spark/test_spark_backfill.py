@@ -12,7 +12,7 @@ from mzplan.connectors.api.queries import resolve
 from mzplan.model.times import instant_text
 from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.replay import collection_batches
+from mzplan.warehouse.rows.replay import collection_batches
 from tests.integration.spark_lab import Lab, read_delta
 from tests.support import Make, eventually
 from tests.tasks import backfill

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from mzplan.connectors.frames import row_hash as spark_side
-from mzplan.warehouse.content_hash import content_hash, row_hashes
-from mzplan.warehouse.replay import read_batches
+from mzplan.warehouse.rows.content_hash import content_hash, row_hashes
+from mzplan.warehouse.rows.replay import read_batches
 from tests.integration.spark_lab import Lab
 
 _MOMENTS = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))

@@ -18,11 +18,11 @@ from mzplan.schema.description import Description
 from mzplan.schema.relations.analysis import trace_of
 from mzplan.schema.relations.parse import parse_query
 from mzplan.spark.current import run
+from mzplan.spark.sql.view_sql import rows_of_tables
 from mzplan.spark.verification.recomputed_view import RecomputedView
-from mzplan.spark.view_sql import rows_of_tables
 from mzplan.warehouse.checkpoint_log import position_after
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.snapshot import name_of
+from mzplan.warehouse.rows.snapshot import name_of
 from tests.current_queries import case
 from tests.integration.spark.current_lab import CurrentLab
 from tests.integration.spark_lab import Lab, read_delta

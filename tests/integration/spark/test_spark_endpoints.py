@@ -15,8 +15,8 @@ from mzplan.connectors.local.steps import LocalSteps
 from mzplan.endpoints import OutputEndpoint, Step
 from mzplan.schema.description import Description
 from mzplan.spark.delta_storage import DeltaStorage
-from mzplan.warehouse.replay import collection_hash
-from mzplan.warehouse.snapshot import snapshot_of
+from mzplan.warehouse.rows.replay import collection_hash
+from mzplan.warehouse.rows.snapshot import snapshot_of
 from tests.contract.controllers import appending
 from tests.integration.spark_lab import Lab
 from tests.support import eventually

@@ -14,7 +14,7 @@ from mzplan.schema.description import Description
 from mzplan.spark.tasks import erasures, interface
 from mzplan.warehouse.damage import VacuumedError
 from mzplan.warehouse.erasures import EraseConditions
-from mzplan.warehouse.replay import collection_hash
+from mzplan.warehouse.rows.replay import collection_hash
 from tests.integration.spark.test_spark_verify_sinks import verified
 from tests.integration.spark_lab import Lab, read_delta
 from tests.support import Make, eventually

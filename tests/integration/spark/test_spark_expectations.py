@@ -14,10 +14,10 @@ from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.spark.current import run as current_run
 from mzplan.spark.verification.recomputed_view import RecomputedView
-from mzplan.warehouse.content_hash import ContentHash, content_hash
-from mzplan.warehouse.replay import collection_batches
+from mzplan.warehouse.rows.content_hash import ContentHash, content_hash
+from mzplan.warehouse.rows.replay import collection_batches
+from mzplan.warehouse.rows.violations import Violations
 from mzplan.warehouse.step_record import StepRecord
-from mzplan.warehouse.violations import Violations
 from tests.integration.spark.current_lab import CurrentLab
 from tests.integration.spark.test_spark_relational import ORDERS, Shop, order
 from tests.integration.spark_lab import Lab

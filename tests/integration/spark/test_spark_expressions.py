@@ -20,12 +20,12 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import Column, canonical_type, parse_columns
 from mzplan.schema.description import Description
-from mzplan.schema.expressions import Parsed, parse_select, parse_where
-from mzplan.schema.sql_text import SqlTextError, bare, trees
-from mzplan.schema.sql_types import type_of
-from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
-from mzplan.spark import projection
-from mzplan.spark.expression_trees import expression_check
+from mzplan.schema.sql.expressions import Parsed, parse_select, parse_where
+from mzplan.schema.sql.sql_text import SqlTextError, bare, trees
+from mzplan.schema.sql.sql_types import type_of
+from mzplan.schema.sql.view_query import QueryPart, ViewQuery, parse_view
+from mzplan.spark.sql import projection
+from mzplan.spark.sql.expression_trees import expression_check
 from tests.hostile_expressions import HOSTILE, HOSTILE_VIEWS, ONLY_SPARK_KNOWS
 from tests.integration.spark_lab import Lab
 from tests.support import refusal
@@ -245,7 +245,7 @@ def test_sparks_functions_of_one_row_are_allowed(lab: Lab) -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_functions_that_call_java_or_open_files_are_missing(lab: Lab, own: bool) -> None:
-    """Delta evaluates what a table's writer has put into its log: see mzplan.spark.unsafe_functions."""
+    """Delta evaluates what a table's writer has put into its log: see mzplan.spark.sql.unsafe_functions."""
     spark = lab.spark if own else lab.spark.newSession()
     for call in (
         "reflect('java.lang.System', 'getenv', 'HOME')",

@@ -10,7 +10,7 @@ import pytest
 
 from mzplan.connectors.frames.types import CLOCK
 from mzplan.host.spark_lines import installed_line
-from mzplan.schema.functions import AGGREGATES, functions
+from mzplan.schema.sql.functions import AGGREGATES, functions
 from tests.integration.spark_lab import Lab
 from tests.spark_lines import environment_of, other_line
 from tools.spark_functions import compare, functions_of

@@ -31,7 +31,7 @@ COMMAND = """\
 import sys
 from mzplan.cli.context import Invocation
 from mzplan.cli.exit import run_to_exit
-from mzplan.spark.command_session import close_command_session, open_command_session
+from mzplan.spark.process.command_session import close_command_session, open_command_session
 
 def run():
     print("starting", flush=True)
@@ -114,7 +114,7 @@ DRIVER = """\
 import time
 from mzplan.runner.logs import configure_logging
 from mzplan.secrets.resolved import remember
-from mzplan.spark.session import open_session
+from mzplan.spark.process.session import open_session
 
 configure_logging("json")
 remember("geheim-17")

@@ -15,7 +15,7 @@ from mzplan.connectors.formats.envelopes import Tombstones
 from mzplan.connectors.formats.parsers import parser_of, without_frame
 from mzplan.connectors.frames.merges import latest_rows, merge
 from mzplan.schema.columns import parse_columns
-from mzplan.warehouse.snapshot import snapshot_of
+from mzplan.warehouse.rows.snapshot import snapshot_of
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_formats import checked
 from tests.integration.spark.test_spark_verify_sinks import verified

@@ -16,12 +16,12 @@ from mzplan.connectors.frames.merges import merge
 from mzplan.schema.description import Description
 from mzplan.spark.collections import table_at
 from mzplan.spark.progress import late_rows_of
+from mzplan.spark.sql.view_sql import rows_by_sql
 from mzplan.spark.streams import collection_stream
 from mzplan.spark.verification.recomputed_view import RecomputationResult, RecomputedView
-from mzplan.spark.view_sql import rows_by_sql
 from mzplan.warehouse.checkpoints import Checkpoint, DescriptionHistory, StepDescription, collection_path
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.late_rows import rows_behind_watermark
+from mzplan.warehouse.rows.late_rows import rows_behind_watermark
 from mzplan.warehouse.step_record import StepRecord
 from tests.integration.spark_lab import Lab
 from tests.support import refusal

@@ -14,7 +14,7 @@ from mzplan.model.address import Address
 from mzplan.model.losses import NOT_BEGUN, FirstCopy
 from mzplan.schema.description import Description
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.snapshot import SnapshotVersions, name_of
+from mzplan.warehouse.rows.snapshot import SnapshotVersions, name_of
 from tests.integration.spark.test_spark_keyed import send as send_changes
 from tests.integration.spark_lab import Lab, read_delta
 from tests.support import Make, eventually

@@ -115,7 +115,7 @@ def test_a_state_of_several_stores_is_repartitioned(lab: Lab) -> None:
 def test_another_spark_continues_with_the_former_number(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     shop, totals = totals_of(lab)
     monkeypatch.setattr("mzplan.spark.state_partitions.repartitions_state", lambda spark: False)
-    monkeypatch.setattr("mzplan.spark.state_trial.repartitions_state", lambda spark: False)
+    monkeypatch.setattr("mzplan.spark.trials.state_trial.repartitions_state", lambda spark: False)
     totals = lab.changed(totals, partitions=3)
     assert "the checkpoint has 2 partitions instead of 3" in lab.finds(totals, "MZ321").detail
     lab.start(totals)  # its runner had another Spark when it was committed

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from mzplan.spark.stream_rules import without_null_matches
+from mzplan.spark.sql.stream_rules import without_null_matches
 from tests.integration.spark_lab import Lab
 
 SCHEMA = "id INT, d DOUBLE, f FLOAT, k INT, s STRING, o STRUCT<d: DOUBLE>, a ARRAY<FLOAT>, ts TIMESTAMP"

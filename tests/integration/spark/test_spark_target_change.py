@@ -20,7 +20,7 @@ from mzplan.endpoints.interface import Written
 from mzplan.endpoints.replay import StepReplay
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.schema.description import Description
-from mzplan.warehouse.content_hash import ContentHash, content_hash
+from mzplan.warehouse.rows.content_hash import ContentHash, content_hash
 from tests.faults.doomed import ids_in_delta, ids_in_files, ids_in_topic
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_endpoints import append

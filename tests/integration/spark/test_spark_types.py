@@ -13,7 +13,7 @@ from mzplan.connectors.local.row_files import read_rows
 from mzplan.render.row_files import json_lines
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.description import Description
-from mzplan.warehouse.snapshot import snapshot_of
+from mzplan.warehouse.rows.snapshot import snapshot_of
 from tests.integration.spark_lab import Lab
 from tests.support import Make
 

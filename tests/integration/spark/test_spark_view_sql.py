@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.columns import POSITION
-from mzplan.spark import query_trees
-from mzplan.spark.view_sql import rows_by_sql
+from mzplan.spark.sql import query_trees
+from mzplan.spark.sql.view_sql import rows_by_sql
 from tests.hostile_queries import HOSTILE_QUERIES
 from tests.integration.spark_lab import Lab
 

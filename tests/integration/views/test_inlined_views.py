@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from mzplan.config import load_configuration
 from mzplan.model.address import Address
 from mzplan.schema.columns import parse_columns
-from mzplan.schema.expressions import parse_select
+from mzplan.schema.sql.expressions import parse_select
 from tests.integration.spark_lab import Lab
 from tests.unit.config_files import write
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mzplan.schema.expressions import parse_select, parse_where
-from mzplan.schema.sql_text import MAX_LENGTH
+from mzplan.schema.sql.expressions import parse_select, parse_where
+from mzplan.schema.sql.sql_text import MAX_LENGTH
 
 GOOD = {
     "id": ("id", ["id"]),

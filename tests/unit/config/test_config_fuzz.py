@@ -19,7 +19,7 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.words import nearest
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.schema.columns import DdlError, canonical, parse_columns
-from mzplan.schema.expressions import parse_select, parse_where
+from mzplan.schema.sql.expressions import parse_select, parse_where
 from tests.unit.config_files import PROJECT, SHOP, write
 
 FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

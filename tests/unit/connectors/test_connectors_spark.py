@@ -15,11 +15,11 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import error
 from mzplan.spark import failures
 from mzplan.spark.executor import SparkExecutor
-from mzplan.spark.java import require_java
+from mzplan.spark.process.java import require_java
+from mzplan.spark.process.session import _not_started
+from mzplan.spark.process.settings import configuration_of, local_settings
 from mzplan.spark.progress import parse_progress
 from mzplan.spark.query import RunningQuery
-from mzplan.spark.session import _not_started
-from mzplan.spark.settings import configuration_of, local_settings
 from tests.support import refusal
 
 

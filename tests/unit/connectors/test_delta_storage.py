@@ -24,7 +24,7 @@ from mzplan.spark.delta_storage import DeltaStorage, clean_log
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord, collection_path
 from mzplan.warehouse.erased_steps import ERASED_AT
 from mzplan.warehouse.folder import Data, LocalFolder, RemoteFolder
-from mzplan.warehouse.snapshot import small_files
+from mzplan.warehouse.rows.snapshot import small_files
 from mzplan.warehouse.step_history import StepHistory, find_given_up_steps
 from mzplan.warehouse.step_record import StepRecord
 from mzplan.warehouse.storage import missing_storage

@@ -25,7 +25,7 @@ from mzplan.endpoints.interface import Written
 from mzplan.endpoints.replay import Compare, StepReplay
 from mzplan.endpoints.steplog import StepLog
 from mzplan.schema.columns import parse_columns
-from mzplan.warehouse.content_hash import HASH, row_hashes
+from mzplan.warehouse.rows.content_hash import HASH, row_hashes
 
 EVERYTHING = (
     "b BOOLEAN, t TINYINT, s SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, n DECIMAL(10,2), "

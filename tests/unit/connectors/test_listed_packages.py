@@ -13,7 +13,7 @@ from mzplan.model.state import State
 from mzplan.runner.embedded import required_packages
 from mzplan.schema.description import PACKAGES, describe, packages_of
 from mzplan.secrets.policy import Policy, read_policy
-from mzplan.spark.session import require_loaded
+from mzplan.spark.process.session import require_loaded
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.support import refusal

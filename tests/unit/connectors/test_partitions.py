@@ -23,9 +23,9 @@ from mzplan.connectors.files.sink import FilesSink
 from mzplan.model.address import Address
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.folder import remote
 from mzplan.warehouse.partitions import typed, with_nulls
+from mzplan.warehouse.rows.content_hash import content_hash
 from tests.unit.connectors.queries import on_table
 
 SCHEMA = "id BIGINT, kind STRING, day DATE, raw BINARY, tags ARRAY<STRING>"

@@ -22,7 +22,7 @@ from mzplan.connectors.postgres.client import conninfo, remote_options_of
 from mzplan.connectors.postgres.remote_options import RemoteOptions
 from mzplan.connectors.postgres.sink import content, tasks
 from mzplan.connectors.postgres.sink.output import Target
-from mzplan.warehouse.content_hash import HASH
+from mzplan.warehouse.rows.content_hash import HASH
 from tests.certificates import make_certificate
 from tests.executors import run_elsewhere
 from tests.unit.connectors.queries import linked

@@ -27,8 +27,8 @@ from mzplan.model.address import Address
 from mzplan.operations.project import open_project
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.folder import RemoteFolder
+from mzplan.warehouse.rows.content_hash import content_hash
 from mzplan.warehouse.step_index import StepIndex
 from mzplan.warehouse.step_record import StepRecord
 from tests import stored_steps

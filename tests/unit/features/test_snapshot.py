@@ -18,7 +18,7 @@ from mzplan.connectors.local.row_files import read_rows
 from mzplan.render.row_files import csv_line, out_format_of
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.snapshot import ConditionError, ensure_one_condition, snapshot_batches
+from mzplan.warehouse.rows.snapshot import ConditionError, ensure_one_condition, snapshot_batches
 from tests.stored_steps import StoredShop, named
 from tests.unit.cli_runs import Ran
 

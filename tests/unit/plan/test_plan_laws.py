@@ -16,7 +16,7 @@ from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.file import decode_plan, encode_plan
-from mzplan.render.graph import render_graph
+from mzplan.render.graphs.graph import render_graph
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
 from mzplan.schema.description import collection_columns

@@ -19,7 +19,7 @@ from mzplan import __version__
 from mzplan.config.loader import load_project
 from mzplan.host.spark_lines import NEWEST
 from mzplan.secrets.policy import POLICY_VARIABLE, read_policy
-from mzplan.spark.settings import _spark_defaults, configuration_of
+from mzplan.spark.process.settings import _spark_defaults, configuration_of
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "deploy.md").read_text()

@@ -10,7 +10,7 @@ from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.render.cause_text import drift_lines
-from mzplan.render.graph import render_graph
+from mzplan.render.graphs.graph import render_graph
 from mzplan.render.markdown import render_drift_markdown, render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_page import render_plan_page

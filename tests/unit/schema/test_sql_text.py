@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mzplan.schema.expressions import parse_select, parse_where
-from mzplan.schema.sql_text import SqlTextError, bare
+from mzplan.schema.sql.expressions import parse_select, parse_where
+from mzplan.schema.sql.sql_text import SqlTextError, bare
 from tests.hostile_expressions import HOSTILE
 from tests.unit.config_files import SHOP, errors
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mzplan.schema.columns import parse_columns
-from mzplan.schema.expressions import parse_select
-from mzplan.schema.functions import functions
-from mzplan.schema.sql_types import type_of
+from mzplan.schema.sql.expressions import parse_select
+from mzplan.schema.sql.functions import functions
+from mzplan.schema.sql.sql_types import type_of
 
 COLUMNS = parse_columns(
     "flag BOOLEAN, tiny TINYINT, small SMALLINT, quantity INT, id BIGINT, ratio FLOAT, score DOUBLE, "

@@ -9,7 +9,7 @@ import pytest
 
 from mzplan.schema.conformity import fault_of
 from mzplan.schema.description import describe
-from mzplan.schema.view_query import parse_view, with_collection
+from mzplan.schema.sql.view_query import parse_view, with_collection
 from tests.unit.small_projects import at, commit, project, resource
 
 

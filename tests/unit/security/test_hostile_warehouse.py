@@ -22,7 +22,7 @@ from mzplan.connectors.local.steps import LocalSteps
 from mzplan.warehouse import copying, foreign_query
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.snapshot import TableSnapshot, small_files
+from mzplan.warehouse.rows.snapshot import TableSnapshot, small_files
 from tests.unit.cli_runs import apply, mzplan, write
 
 

@@ -22,8 +22,8 @@ from mzplan.render.diagnostics import diagnostics_to_json, render_diagnostics
 from mzplan.runner.logs import JsonFormatter, TextFormatter, configure_logging
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.resolved import remember, scrub, shortened
-from mzplan.spark import session
 from mzplan.spark.failures import of_messages
+from mzplan.spark.process import session
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.formats import encode_status
 from mzplan.store.proposals import Answer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.spark.task_python import tasks_like_the_driver
+from mzplan.spark.process.task_python import tasks_like_the_driver
 
 # It imports only once the test has seen the connection.
 WORKER = """\

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mzplan.spark import liveness
-from mzplan.spark.job_watch import EVERY, REMEMBERED, REMOVED, JobWatch
-from mzplan.spark.liveness import Liveness
+from mzplan.spark.process import liveness
+from mzplan.spark.process.job_watch import EVERY, REMEMBERED, REMOVED, JobWatch
+from mzplan.spark.process.liveness import Liveness
 
 
 class Java:

@@ -23,9 +23,9 @@ from mzplan.host import spark_lines
 from mzplan.host.spark_lines import LINES, NEWEST, OLDEST, SparkLine, installed_spark
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.kinds import resource_kind
-from mzplan.spark import java, session, settings
-from mzplan.spark.java import jar_name, local_jars, pinned_digests, require_pinned
-from mzplan.spark.task_python import tasks_like_the_driver
+from mzplan.spark.process import java, session, settings
+from mzplan.spark.process.java import jar_name, local_jars, pinned_digests, require_pinned
+from mzplan.spark.process.task_python import tasks_like_the_driver
 from tests.support import refusal
 from tools.pin_jars import BODIES
 

@@ -14,7 +14,7 @@ from mzplan.model.address import Address
 from mzplan.model.observed import Counters
 from mzplan.spark import step_recorder
 from mzplan.spark.step_recorder import StepRecorder
-from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.rows.content_hash import ContentHash
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
 from tests.support import eventually

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from mzplan.warehouse import snapshot
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, versions_between
-from mzplan.warehouse.replay import files_of
-from mzplan.warehouse.snapshot import SnapshotVersions, name_of
+from mzplan.warehouse.rows import snapshot
+from mzplan.warehouse.rows.replay import files_of
+from mzplan.warehouse.rows.snapshot import SnapshotVersions, name_of
 from mzplan.warehouse.step_record import StepRecord
 from mzplan.warehouse.stored_files import HeldStep, lost_steps, newest_held
 from tests.stored_steps import StoredSource

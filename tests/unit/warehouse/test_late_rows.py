@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.late_rows import rows_behind_watermark
+from mzplan.warehouse.rows.late_rows import rows_behind_watermark
 from tests.stored_steps import TABLE, StoredSource
 
 HOUR = 3_600_000  # milliseconds

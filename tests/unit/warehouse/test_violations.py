@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mzplan.model.violations import ViolationCount
-from mzplan.warehouse import violations
-from mzplan.warehouse.violations import StepViolations, Violations
+from mzplan.warehouse.rows import violations
+from mzplan.warehouse.rows.violations import StepViolations, Violations
 
 
 def test_a_step_that_runs_again_counts_once(tmp_path: Path) -> None:

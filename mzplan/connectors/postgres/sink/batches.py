@@ -38,7 +38,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.schema.target_writes import keeps_history, writes_difference
-from mzplan.warehouse.content_hash import HASH
+from mzplan.warehouse.rows.content_hash import HASH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

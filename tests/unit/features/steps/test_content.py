@@ -24,7 +24,7 @@ from mzplan.model.address import Address
 from mzplan.spark.verification.former_reads import OLDEST, steps_of_files
 from mzplan.spark.verification.sink_content import require_steps
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.content_hash import HASH, ContentHash, content_hash
+from mzplan.warehouse.rows.content_hash import HASH, ContentHash, content_hash
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
 from tests.support import refusal

@@ -13,10 +13,10 @@ import pytest
 from mzplan.warehouse import step_index as index_module
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, versions_between
-from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError
 from mzplan.warehouse.folder import Data, LocalFolder
-from mzplan.warehouse.replay import collection_batches, collection_hash, step_hash, versions_of
+from mzplan.warehouse.rows.content_hash import content_hash
+from mzplan.warehouse.rows.replay import collection_batches, collection_hash, step_hash, versions_of
 from mzplan.warehouse.step_history import oldest_needed_step, steps_read
 from mzplan.warehouse.step_index import SEGMENT, StepIndex
 from mzplan.warehouse.step_record import StepRecord

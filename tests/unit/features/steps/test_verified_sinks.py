@@ -20,8 +20,8 @@ from mzplan.operations.project import open_project
 from mzplan.schema.columns import parse_columns
 from mzplan.spark.verification.recomputed_view import RecomputationResult, RecomputedView
 from mzplan.spark.verification.sink_content import Downstream
-from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.rows.content_hash import ContentHash
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredShop, StoredSink, StoredSource, named
 from tests.unit.cli_runs import Ran, apply, state

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
-from mzplan.schema.faults import SCHEMA_OF, TYPED, XPATH, is_ddl
-from mzplan.schema.functions import functions
+from mzplan.schema.sql.faults import SCHEMA_OF, TYPED, XPATH, is_ddl
+from mzplan.schema.sql.functions import functions
 
 CATALYST = "org.apache.spark.sql.catalyst."
 _ROW = r"expressions\.(?:(?:variant|xml|st)\.)?"

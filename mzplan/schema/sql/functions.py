@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mzplan.schema.sql_text import function_name
+from mzplan.schema.sql.sql_text import function_name
 
 NO_FUNCTION = "Spark 4.0, 4.1 and 4.2 have no function of this name"
 _TABLE = Path(__file__).with_name("functions.tsv")

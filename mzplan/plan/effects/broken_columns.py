@@ -13,7 +13,7 @@ from mzplan.model.state import ResourceState
 from mzplan.schema.columns import Column, spark_type
 from mzplan.schema.lineage import reach_of_column
 from mzplan.schema.source_columns import columns_of
-from mzplan.schema.type_rules import wider
+from mzplan.schema.sql.type_rules import wider
 
 Records = Mapping[Address, ResourceState]
 _INEXACT = ("DOUBLE", "FLOAT", "STRING")

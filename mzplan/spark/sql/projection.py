@@ -1,8 +1,8 @@
 """The columns that a sink writes: checks `select` and `where`, and has Spark compute them.
 
-A user's text never reaches Spark unchanged (see schema.sql_text). Spark's own trees are also checked: first
-the parsed tree, because analysis already opens files, then the analysed tree. Only listed kinds of nodes may
-be in either.
+A user's text never reaches Spark unchanged (see schema.sql.sql_text). Spark's own trees are also checked:
+first the parsed tree, because analysis already opens files, then the analysed tree. Only listed kinds of
+nodes may be in either.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION, Column, canonical_type, spark_type
-from mzplan.schema.expressions import VALUES, Parsed, parse_select, parse_where
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of, keys_of
-from mzplan.schema.view_query import parse_view
+from mzplan.schema.sql.expressions import VALUES, Parsed, parse_select, parse_where
+from mzplan.schema.sql.view_query import parse_view
 from mzplan.secrets.resolved import shortened
-from mzplan.spark.expression_trees import expression_check, time_in
 from mzplan.spark.failures import spark_message
-from mzplan.spark.query_trees import analysed_plan, nodes_of
+from mzplan.spark.sql.expression_trees import expression_check, time_in
+from mzplan.spark.sql.query_trees import analysed_plan, nodes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

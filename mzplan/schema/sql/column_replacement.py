@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 
-from mzplan.schema.expressions import VALUES, Parsed, parse_select
-from mzplan.schema.sql_text import MAX_LENGTH, SqlTextError, Token, bare, tokens
+from mzplan.schema.sql.expressions import VALUES, Parsed, parse_select
+from mzplan.schema.sql.sql_text import MAX_LENGTH, SqlTextError, Token, bare, tokens
 
 TOO_LONG = "with the expressions of the inlined views in it, its SQL gets too long"
 _BEFORE_ROW = frozenset(["and", "between", "else", "not", "or", "then", "when"])

@@ -11,8 +11,8 @@ import re
 from math import inf, prod
 from typing import Any
 
-from mzplan.schema.functions import is_aggregate
-from mzplan.schema.sql_text import arguments_of, function_name
+from mzplan.schema.sql.functions import is_aggregate
+from mzplan.schema.sql.sql_text import arguments_of, function_name
 
 
 def _words(text: str) -> frozenset[str]:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.spark.expression_trees import class_of, short_name
 from mzplan.spark.failures import spark_message
-from mzplan.spark.query_trees import analysed_plan, elements, nodes_of
+from mzplan.spark.sql.expression_trees import class_of, short_name
+from mzplan.spark.sql.query_trees import analysed_plan, elements, nodes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

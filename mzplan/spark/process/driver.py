@@ -12,10 +12,10 @@ from mzplan.controller.executor import ExecutorContext
 from mzplan.host.spark_lines import Installation, line_of
 from mzplan.model.diagnostics import error
 from mzplan.model.observed import Versions
-from mzplan.spark.job_watch import JobWatch
-from mzplan.spark.liveness import Liveness
+from mzplan.spark.process.job_watch import JobWatch
+from mzplan.spark.process.liveness import Liveness
+from mzplan.spark.process.session import current_line, open_session
 from mzplan.spark.progress import ProgressListener, listen
-from mzplan.spark.session import current_line, open_session
 from mzplan.spark.tasks.progress import TasksUnderWay
 from mzplan.spark.versions import delta_features
 from mzplan.warehouse.paths import absolute, local_path

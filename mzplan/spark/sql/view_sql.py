@@ -20,12 +20,12 @@ from mzplan.schema.description import CollectionRead, Description
 from mzplan.schema.relations.analysis import output_of
 from mzplan.schema.relations.parse import sql_of
 from mzplan.schema.source_columns import columns_of
-from mzplan.schema.sql_text import SqlTextError
-from mzplan.spark.expression_trees import expression_check
+from mzplan.schema.sql.sql_text import SqlTextError
 from mzplan.spark.failures import spark_message
-from mzplan.spark.projection import null_of
-from mzplan.spark.query_trees import QueryCheck, analysed_plan, time_in_plan
-from mzplan.spark.stream_rules import without_null_matches
+from mzplan.spark.sql.expression_trees import expression_check
+from mzplan.spark.sql.projection import null_of
+from mzplan.spark.sql.query_trees import QueryCheck, analysed_plan, time_in_plan
+from mzplan.spark.sql.stream_rules import without_null_matches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT
 from mzplan.warehouse.collection_log import CollectionLog, versions_between
-from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError, missing_file_error
 from mzplan.warehouse.folder import decoding, file_system
 from mzplan.warehouse.log_entries import Add, Commit
 from mzplan.warehouse.partitions import with_nulls
+from mzplan.warehouse.rows.content_hash import ContentHash, content_hash
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:

@@ -16,15 +16,15 @@ from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, FieldChange, InputExtent
 from mzplan.model.query_changes import QueryChange, ReplaceCost, StateEffect
 from mzplan.model.state import ResourceState
-from mzplan.plan.function_change import function_change, function_properties
+from mzplan.plan.effects.function_change import function_change, function_properties
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.parse import is_relational, parse_query
 from mzplan.schema.relations.tree import Input
 from mzplan.schema.source_columns import columns_of, keys_of
-from mzplan.schema.sql_text import tokens
-from mzplan.schema.view_query import gives_same_rows
+from mzplan.schema.sql.sql_text import tokens
+from mzplan.schema.sql.view_query import gives_same_rows
 
 if TYPE_CHECKING:
     from mzplan.schema.states.description import StateDescription

@@ -5,7 +5,7 @@ PySpark connects only after its imports, which take longer on a busy machine. So
 any packages, connects, and then becomes the ordinary interpreter, with the open connection.
 
     python -I -S early_connection.py -m MODULE          connects, then executes:
-    python -m mzplan.spark.early_connection MODULE FD   runs the module's `main` on the connection
+    python -m mzplan.spark.process.early_connection MODULE FD   runs the module's `main` on the connection
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def become_worker(module: str) -> None:
     """Replace this process by the ordinary interpreter, which runs the module on a new connection."""
     descriptor = connect().detach()
     os.set_inheritable(descriptor, True)
-    os.execv(sys.executable, [sys.executable, "-m", "mzplan.spark.early_connection", module, str(descriptor)])
+    os.execv(
+        sys.executable,
+        [sys.executable, "-m", "mzplan.spark.process.early_connection", module, str(descriptor)],
+    )
 
 
 def run(module: str, descriptor: int) -> None:

@@ -1,6 +1,6 @@
 """The Spark session of a runner: an ordinary PySpark driver with any master.
 
-mzplan.spark.settings tunes it for many small queries.
+mzplan.spark.process.settings tunes it for many small queries.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mzplan.host.spark_lines import LINES, SparkLine, installed_line, line_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.resolved import scrub
-from mzplan.spark.java import is_as_pinned, jar_name, local_jars, require_java, require_pinned
-from mzplan.spark.settings import (
+from mzplan.spark.process.java import is_as_pinned, jar_name, local_jars, require_java, require_pinned
+from mzplan.spark.process.settings import (
     DELTA_EXTENSION,
     FIXED_SETTINGS,
     JAVA_OPTIONS,
@@ -37,8 +37,8 @@ from mzplan.spark.settings import (
     local_settings,
     submitted_settings,
 )
-from mzplan.spark.task_python import tasks_like_the_driver
-from mzplan.spark.unsafe_functions import remove_unsafe_functions
+from mzplan.spark.process.task_python import tasks_like_the_driver
+from mzplan.spark.sql.unsafe_functions import remove_unsafe_functions
 
 if TYPE_CHECKING:
     from pyspark import SparkConf

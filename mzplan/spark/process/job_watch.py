@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.times import instant_text
-from mzplan.spark.pools import cores_of
+from mzplan.spark.process.pools import cores_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

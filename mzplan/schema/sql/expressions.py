@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from mzplan.schema.faults import fault_of, varying_in
-from mzplan.schema.functions import (
+from mzplan.schema.sql.faults import fault_of, varying_in
+from mzplan.schema.sql.functions import (
     AGGREGATES,
     GENERATORS,
     WINDOWS,
@@ -20,7 +20,7 @@ from mzplan.schema.functions import (
     is_aggregate,
     unknown_functions,
 )
-from mzplan.schema.sql_text import SqlTextError, bare, read_trees
+from mzplan.schema.sql.sql_text import SqlTextError, bare, read_trees
 
 
 def _words(text: str) -> frozenset[str]:

@@ -15,8 +15,8 @@ from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.host.processes import children, send_signal
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
-from mzplan.spark.session import discard_java_output, open_session
-from mzplan.spark.settings import NO_PACKAGES
+from mzplan.spark.process.session import discard_java_output, open_session
+from mzplan.spark.process.settings import NO_PACKAGES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,7 @@
 """Parses the SQL of a row view: one SELECT over one collection that computes each row from one row.
 
-Its items and its condition are expressions like those of a sink (mzplan.schema.expressions). Spark gets only
-these parts, never the text itself.
+Its items and its condition are expressions like those of a sink (mzplan.schema.sql.expressions). Spark gets
+only these parts, never the text itself.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 from mzplan.model.address import is_valid_name
 from mzplan.model.resources import Body
-from mzplan.schema.expressions import Parsed, parse_select, parse_where
 from mzplan.schema.kinds import ResourceKind
 from mzplan.schema.relations.parse import is_relational, is_same_query, with_names
-from mzplan.schema.sql_text import SqlTextError, Token, bare, collection_name, tokens
+from mzplan.schema.sql.expressions import Parsed, parse_select, parse_where
+from mzplan.schema.sql.sql_text import SqlTextError, Token, bare, collection_name, tokens
 
 _NOT_OF_ROWS = "it isn't SELECT … FROM a collection WHERE …, which computes each row from one row"
 _BY = frozenset(["cluster", "distribute", "group", "order", "sort"])

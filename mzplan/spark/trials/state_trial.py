@@ -22,7 +22,7 @@ from mzplan.host.spark_lines import repartitions_state
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.source_columns import columns_of
 from mzplan.spark import failures
-from mzplan.spark.view_sql import rows_by_sql
+from mzplan.spark.sql.view_sql import rows_by_sql
 from mzplan.spark.views import own_session
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint

@@ -1,8 +1,8 @@
 """Removes functions with which foreign text could call Java, open files, or import Python.
 
-mzplan.spark.projection checks the expressions of `select` and `where`. Other expressions come with foreign
-tables: Delta evaluates the generated columns and constraints of a sink's target on each write. PySpark
-imports, or unpickles, user-defined types that a table's schema names.
+mzplan.spark.sql.projection checks the expressions of `select` and `where`. Other expressions come with
+foreign tables: Delta evaluates the generated columns and constraints of a sink's target on each write.
+PySpark imports, or unpickles, user-defined types that a table's schema names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mzplan.connectors.frames.types import CLOCK
-from mzplan.schema.faults import JAVA, XPATH
+from mzplan.schema.sql.faults import JAVA, XPATH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

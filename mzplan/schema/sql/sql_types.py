@@ -1,4 +1,4 @@
-"""Finds the types of the expressions that `schema.expressions` accepts, by Spark 4's rules, without Spark.
+"""Finds the types of expressions (schema.sql.expressions) by Spark 4's rules, without Spark.
 
 The type is None unless it is certain, because a wrong type would lead to a wrong table. It is also None if it
 depends on `spark.sql.ansi.enabled` (text with numbers, FLOAT with other types) or on
@@ -14,9 +14,9 @@ from functools import reduce
 from typing import Any
 
 from mzplan.schema.columns import MAX_LENGTH, Column, DdlError, canonical_type, parse_columns
-from mzplan.schema.functions import functions
-from mzplan.schema.sql_text import DIALECTS, BareText, arguments_of, bare, function_name, trees
-from mzplan.schema.type_rules import (
+from mzplan.schema.sql.functions import functions
+from mzplan.schema.sql.sql_text import DIALECTS, BareText, arguments_of, bare, function_name, trees
+from mzplan.schema.sql.type_rules import (
     DECIMAL,
     INTEGRAL,
     NULL,

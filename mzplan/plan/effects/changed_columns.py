@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mzplan.model.plan import Change, FieldChange
-from mzplan.schema.expressions import parse_select
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.sql_text import plain_sql
-from mzplan.schema.view_query import ViewQuery, parse_view
+from mzplan.schema.sql.expressions import parse_select
+from mzplan.schema.sql.sql_text import plain_sql
+from mzplan.schema.sql.view_query import ViewQuery, parse_view
 
 
 def changed_columns(change: Change, fields: Iterable[FieldChange]) -> tuple[str, ...] | None:

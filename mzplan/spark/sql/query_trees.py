@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mzplan.spark.expression_trees import (
+from mzplan.spark.sql.expression_trees import (
     CATALYST,
     ExpressionCheck,
     Scope,

@@ -16,7 +16,7 @@ from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import decoding
-from mzplan.warehouse.replay import step_batches
+from mzplan.warehouse.rows.replay import step_batches
 from mzplan.warehouse.step_record import StepRecord
 from mzplan.warehouse.storage import table_id
 

@@ -20,7 +20,7 @@ from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError, missing_file_error
 from mzplan.warehouse.folder import decoding, exists, open_folder
 from mzplan.warehouse.log_entries import Commit, open_delta
-from mzplan.warehouse.replay import commit_of
+from mzplan.warehouse.rows.replay import commit_of
 from mzplan.warehouse.step_history import StepHistory
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from mzplan.model.address import KINDS, Address
 from mzplan.model.words import count
+from mzplan.render.graphs.layout import ACROSS, HEIGHT, WIDTH, lay_out
 from mzplan.render.html import Markup, element
-from mzplan.render.layout import ACROSS, HEIGHT, WIDTH, lay_out
 from mzplan.render.text import cut
 
 COLLAPSED = 60  # nodes; larger graphs are grouped by connection

@@ -1,0 +1,1 @@
+"""What a change does to the state, the columns and the rows of queries, and to the targets of sinks."""

@@ -1,0 +1,1 @@
+"""The rows of steps, read without Spark: their hashes, snapshots, replays and violations."""
