@@ -109,7 +109,10 @@ def changes(chance: random.Random) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("seed", "rounds", "names"),
-    [(1, 3, ("totals", "named", "ranked")), pytest.param(2, 20, tuple(SHAPES), marks=pytest.mark.nightly)],
+    [
+        (1, 3, ("totals", "named", "ranked")),
+        pytest.param(2, 20, tuple(SHAPES), marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
+    ],
     ids=["three views", "all views"],
 )
 def test_rows_are_those_of_a_batch_query(lab: Lab, seed: int, rounds: int, names: tuple[str, ...]) -> None:
