@@ -41,7 +41,9 @@ def payment(id_: int, customer: str, paid: float, at: str) -> dict[str, Any]:
     return {"order_id": id_, "customer": customer, "paid": paid, "fee": paid / 8, "ts": ts}
 
 
-# Before the change; after it; then far in the future, so that all windows and joins end.
+# Two before the change, the second with an order whose payment is in the state; one after it; and one far in the
+# future, so that all windows and joins end.
+BEFORE = 2
 BATCHES: list[dict[str, list[dict[str, Any]]]] = [
     {
         "orders": [
@@ -54,6 +56,7 @@ BATCHES: list[dict[str, list[dict[str, Any]]]] = [
         ],
         "payments": [payment(1, "ada", 1.50, "10:00:13"), payment(20, "north", 7.00, "10:00:14")],
     },
+    {"orders": [order(20, "cy", 4.00, 1, "10:00:15")], "payments": []},
     {
         "orders": [
             order(6, "ada", 3.00, 1, "10:00:20"),
@@ -66,7 +69,7 @@ BATCHES: list[dict[str, list[dict[str, Any]]]] = [
         "payments": [
             *(payment(2, "ada", 2.50, "10:00:30"), payment(3, "north", 4.00, "10:00:31")),
             *(payment(4, "cy", 3.00, "10:00:32"), payment(8, "bob", 6.00, "10:00:33")),
-            payment(1, "bob", 3.00, "10:00:34"),
+            *(payment(1, "bob", 3.00, "10:00:34"), payment(20, "cy", 1.00, "10:00:36")),
         ],
     },
     {
@@ -116,7 +119,7 @@ def check(pair: Pair, spark: SparkSession, folder: Path) -> None:
     """Raise AssertionError unless Spark does with the state what the plan says. `folder`: is empty."""
     session = own_session(spark)
     session.conf.set("spark.sql.shuffle.partitions", "1")
-    add(folder, 0, 1)
+    add(folder, 0, BEFORE)
     first = [
         start(session, sql, pair.output, folder, place)[0]
         for sql, place in ((pair.before, "changed"), (pair.after, "fresh"))
@@ -124,7 +127,7 @@ def check(pair: Pair, spark: SparkSession, folder: Path) -> None:
     assert [refusal(query) for query in first] == ["", ""]
     stored = [stored_operators(str(folder / place)) for place in ("changed", "fresh")]
     assert bool(list(differences(*stored))) == (pair.state == "lost")
-    add(folder, 1, len(BATCHES) if pair.output == "append" else 2)
+    add(folder, BEFORE, len(BATCHES) if pair.output == "append" else BEFORE + 1)
     fresh, expected = start(session, pair.after, pair.output, folder, "fresh")
     changed, found = start(session, pair.after, pair.output, folder, "changed")
     assert not refusal(fresh) and expected
