@@ -18,8 +18,6 @@ from mzplan.model.words import count
 from mzplan.operations.planning import make_plan
 from mzplan.operations.project import Workbench
 from mzplan.plan.file import write_plan
-from mzplan.render.markdown import render_plan_markdown
-from mzplan.render.plan_page import render_plan_page
 from mzplan.render.previews import NO_PREVIEWS, Previews
 
 
@@ -106,8 +104,12 @@ def command_plan(
     if out is not None and not plan.errors:
         write_plan(plan, out)
     if markdown is not None:
+        from mzplan.render.markdown import render_plan_markdown  # not for every plan
+
         invocation.write_markdown(markdown, render_plan_markdown(plan, html_url, previews))
     if html is not None:
+        from mzplan.render.plan_page import render_plan_page  # not for every plan
+
         write_text(html, render_plan_page(plan, previews))
     if markdown != STDOUT:
         show_plan(invocation, plan, explain=explain, full=full, previews=previews)

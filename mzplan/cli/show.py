@@ -20,9 +20,6 @@ from mzplan.model.resources import inlined_view
 from mzplan.model.state import committed_record
 from mzplan.model.words import did_you_mean, listed
 from mzplan.plan.file import read_plan
-from mzplan.render.explain import render_stages, resource_to_json, stages_to_json, state_to_json
-from mzplan.render.graphs.column_graph import render_column_graph
-from mzplan.render.graphs.graph import render_graph
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
 from mzplan.render.previews import NO_PREVIEWS, Previews
@@ -38,6 +35,9 @@ def show_plan(
     previews: Previews = NO_PREVIEWS,
 ) -> None:
     """Print a plan as the result of a command."""
+    if explain:
+        from mzplan.render.explain import render_stages, stages_to_json  # not for every plan
+
     if invocation.json:
         document = plan_to_json(plan, previews)
         if explain:
@@ -66,6 +66,9 @@ def show_plan(
 )
 def command_graph(invocation: Invocation, impact: tuple[Address, str] | None, format_: str | None) -> None:
     """Draw the dependencies, or what a change would affect."""
+    from mzplan.render.graphs.column_graph import render_column_graph
+    from mzplan.render.graphs.graph import render_graph
+
     configuration = invocation.project(whole=True).configuration()
     address, column = impact or (None, "")
     if address is not None and address not in configuration.resources:
@@ -102,6 +105,8 @@ def _column_of(address: Address, column: str, type_: str, body: Mapping[str, Any
 @click.option("--explain", is_flag=True, help="For a saved plan: also show the stages of its apply.")
 def command_show(invocation: Invocation, what: str | None, explain: bool) -> None:
     """Show a committed resource, a saved plan, or the state."""
+    from mzplan.render.explain import resource_to_json, state_to_json
+
     if what is not None and Path(what).is_file():
         show_plan(invocation, read_plan(what), explain=explain)
         return

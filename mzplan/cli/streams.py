@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -181,7 +180,7 @@ def width() -> int:
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError, AttributeError):
-        columns = shutil.get_terminal_size().columns
+        columns = _given_size().columns
     return columns if columns >= _NARROWEST else 80
 
 
@@ -190,8 +189,15 @@ def height() -> int:
     try:
         lines = os.get_terminal_size(sys.stdout.fileno()).lines
     except (OSError, ValueError, AttributeError):
-        lines = shutil.get_terminal_size().lines
+        lines = _given_size().lines
     return lines if lines >= _LOWEST else 24
+
+
+def _given_size() -> os.terminal_size:
+    """Return the size in COLUMNS and LINES; without them, the size of stdout's terminal, or 80 by 24."""
+    import shutil  # it imports all compressions
+
+    return shutil.get_terminal_size()
 
 
 def redrawn(text: str, drawn: int, lines: int) -> tuple[str, int]:

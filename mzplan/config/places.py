@@ -6,7 +6,6 @@ If a spelling is ambiguous, two places count as the same one.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
@@ -112,6 +111,8 @@ def _host(name: str) -> str:
     host = name.strip().strip("[]").rstrip(".").lower()
     if host in ("", "localhost", "ip6-localhost", "localhost.localdomain") or host.startswith(("/", "@")):
         return "localhost"
+    import ipaddress
+
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -10,7 +10,6 @@ Also the author of a commit: the user, the host, and the person that a CI system
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mzplan.host.processes import user
 from mzplan.model.history import GitRevision
 from mzplan.model.words import one_line
 
@@ -61,14 +61,6 @@ def author(environment: Mapping[str, str] = os.environ) -> Author:
         ci=ci,
         actor=one_line(actor) if actor else None,
     )
-
-
-def user() -> str:
-    """Return the name of the user, or the user id if there is no name."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container may have no entry for the user
-        return str(os.getuid())
 
 
 TIMEOUT = 3.0  # seconds for all calls of git together

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -153,6 +152,8 @@ class GuardedFolder:
     def remove(self, name: str) -> None:
         """Remove a file, or a folder with its content. Of a link, only the link is removed."""
         refuse_foreign_links(str(self._root))
+        import shutil  # every command imports this module, and shutil imports all compressions
+
         with self._parent(name) as (folder, last):
             if stat.S_ISDIR(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode):
                 shutil.rmtree(last, dir_fd=folder)

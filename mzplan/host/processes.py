@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import signal
 from collections.abc import Callable
@@ -70,3 +71,11 @@ def _read_or_empty(read: Callable[[], str]) -> str:
         return read()
     except (OSError, ValueError):
         return ""
+
+
+def user() -> str:
+    """Return the name of the user, or the user id if there is no name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container may have no entry for the user
+        return str(os.getuid())

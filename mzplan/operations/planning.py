@@ -24,11 +24,9 @@ from mzplan.operations.connections import (
 from mzplan.operations.local_checks import by_cause, read_only_guard, validate
 from mzplan.operations.project import Project, Workbench, read_state
 from mzplan.operations.status import find_drift
-from mzplan.operations.validation import validate_changed, validate_queries, validate_unused
 from mzplan.plan import apply_changes, build_plan
 from mzplan.plan.canaries import choose_canaries
 from mzplan.plan.drift import started_because
-from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.paths import absolute, local_path
 
 if TYPE_CHECKING:
@@ -44,6 +42,8 @@ def validate_live(
     Changes nothing. `policy`: the user's policy for secrets sent from here (see operations.local_checks).
     Returns the configuration, the reached connections, and warnings. Raises MzplanError with every problem.
     """
+    from mzplan.operations.validation import validate_queries, validate_unused
+
     configuration = validate(work.project, work.reporter)
     state = read_state(work.store, work.reporter)
     wanted = apply_changes(state, build_plan(configuration, state), allow_loss=True)
@@ -89,6 +89,8 @@ def validated(
     """
     if plan.errors:
         return plan
+    from mzplan.operations.validation import validate_changed  # only with --live
+
     new = apply_changes(state, plan, allow_loss=True)  # a plan shows losses; apply refuses them
     guard = read_only_guard(work.project, state, policy, "warning")
     findings = validate_changed(work, plan, new, local_guard=guard)
@@ -220,6 +222,8 @@ def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[
 
 
 def _lines(stored: list[ResourceState], project: Project, warehouse: str) -> Iterator[str]:
+    from mzplan.warehouse.checkpoints import Checkpoint, collection_path  # see _size
+
     place, until = absolute(project.settings.directory, warehouse), time.monotonic() + _LOOK
     for record in stored[:MAX_LISTED]:
         folders = {"checkpoint": Checkpoint.of(place, record.id, record.generation).folder}

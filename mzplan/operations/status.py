@@ -34,7 +34,7 @@ from mzplan.plan.drift import (
     edits_by_hand,
 )
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.analysis import recomputes
+from mzplan.schema.relations.parse import recomputes
 from mzplan.schema.statement_options import StatementOptions
 from mzplan.warehouse.paths import absolute, local_path
 

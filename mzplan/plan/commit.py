@@ -20,7 +20,7 @@ from mzplan.model.resources import ProjectSettings, Resource
 from mzplan.model.state import ResourceState, State, needed_by
 from mzplan.model.words import changed_parts, one_line, safe
 from mzplan.plan.canaries import canaries_after
-from mzplan.plan.effects.query_change import STATE
+from mzplan.plan.effects.function_change import STATE
 
 MAX_DETAIL = 300  # characters; the state holds it once for each query
 _MAX_FIELDS = 5  # per resource

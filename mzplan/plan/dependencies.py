@@ -16,7 +16,7 @@ from mzplan.model.state import ResourceState
 from mzplan.plan.comparison import compare_resources
 from mzplan.plan.effects.row_migration import sinks_continue
 from mzplan.schema.description import collection_columns, columns_used
-from mzplan.schema.relations.analysis import recomputes
+from mzplan.schema.relations.parse import recomputes
 
 Records = Mapping[Address, ResourceState]
 EffectByDependency = dict[Address, Effect]

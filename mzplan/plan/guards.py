@@ -9,18 +9,21 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from mzplan.host.network import is_loopback
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.losses import as_warning
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change
 from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
+from mzplan.model.words import first_names
 from mzplan.plan.effects.targets import effect_on_target
 from mzplan.schema.kinds import EXACTLY_ONCE, resource_kind
 from mzplan.schema.target_writes import DIFFERENCE
 
 _LAST_OBSERVED = "This is the runner's last observation; plan --live checks it again."
+
+_MAX_NAMED = 5  # queries in one notice
 
 
 def check_project(configuration: Configuration, state: State) -> Iterator[Diagnostic]:
@@ -225,3 +228,22 @@ def _weaker(address: Address, weak: list[ResourceState]) -> Diagnostic:
     return Diagnostic.of(
         "MZ085.asks-gets", address=address, exactly_once=EXACTLY_ONCE, which=which, verb=verb
     )
+
+
+def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
+    """Yield MZ045, a notice, about the queries that are paused or resumed by hand."""
+    overridden = [resource for resource in resources if resource.override is not None]
+    for override, undo in (("paused", "resume"), ("resumed", "pause")):
+        names = sorted((str(r.address) for r in overridden if r.override == override), key=natural)
+        if not names:
+            continue
+        subject = f"{names[0]} was" if len(names) == 1 else f"{len(names)} queries were"
+        yield Diagnostic.of(
+            "MZ045.hand",
+            address=Address.parse(names[0]) if len(names) == 1 else None,
+            subject=subject,
+            override=override,
+            names=f"{first_names(names, _MAX_NAMED)}. " if len(names) > 1 else "",
+            undo=undo,
+            names_to_resume=" ".join(names[:_MAX_NAMED]),
+        )

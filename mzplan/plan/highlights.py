@@ -8,12 +8,12 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.state import ResourceState
-from mzplan.plan.effects.query_change import has_same_query
 from mzplan.schema.dialect import Json
 from mzplan.schema.expectations import EXPECT, deciding_rows
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.loading import load_schema
 from mzplan.schema.properties import leads
+from mzplan.schema.sql.view_query import gives_same_rows
 
 _LOCAL_HOSTS = {None, "127.0.0.1"}  # addresses that only the runner's own machine can reach
 
@@ -60,6 +60,22 @@ def restarts_elsewhere(plan: Plan) -> frozenset[Address]:
         for change in plan.changes
         if change.fate == "restart" and (change.address in moved or not moved.isdisjoint(change.triggered_by))
     )
+
+
+def has_same_query(change: Change) -> bool:
+    """Whether a view's query means the same. A rewrite of a stateless query counts as another."""
+    if change.before is None or change.after is None or change.before.type != change.after.type:
+        return False
+    if change.action == "replace":  # perhaps for another input, which looks like a new name
+        return False
+    if change.query is not None and change.query.is_rewritten:
+        return True
+    kind = resource_kind(change.address.kind, change.after.type)
+    bodies = (
+        {name: record.body.get(name) for name in kind.row_properties}
+        for record in (change.before, change.after)
+    )
+    return kind.query_property is not None and gives_same_rows(kind, *bodies)
 
 
 def row_changes(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:

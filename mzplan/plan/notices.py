@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
-from mzplan.model.address import Address, natural
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import Change
 from mzplan.model.state import ResourceState
-from mzplan.model.words import first_names, scalar_text
-from mzplan.plan.effects.query_change import changed_readings, has_same_query
+from mzplan.model.words import scalar_text
+from mzplan.plan.effects.query_change import changed_readings
+from mzplan.plan.highlights import has_same_query
 from mzplan.plan.warnings import analysis_of
 from mzplan.schema.columns import Column
 from mzplan.schema.current.trace import trace
@@ -19,7 +20,6 @@ from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.parse import is_relational
 from mzplan.schema.source_columns import columns_of
 
-_MAX_NAMED = 5  # queries in one notice
 # The properties that decide how a current view computes its rows.
 _DECIDING = frozenset(["query", "key", "refresh", "output"])
 
@@ -153,25 +153,6 @@ def _upstream_notices(change: Change) -> Iterator[Diagnostic]:
                 name=name,
                 value=change.after.body[name],
             )
-
-
-def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
-    """Yield MZ045, a notice, about the queries that are paused or resumed by hand."""
-    overridden = [resource for resource in resources if resource.override is not None]
-    for override, undo in (("paused", "resume"), ("resumed", "pause")):
-        names = sorted((str(r.address) for r in overridden if r.override == override), key=natural)
-        if not names:
-            continue
-        subject = f"{names[0]} was" if len(names) == 1 else f"{len(names)} queries were"
-        yield Diagnostic.of(
-            "MZ045.hand",
-            address=Address.parse(names[0]) if len(names) == 1 else None,
-            subject=subject,
-            override=override,
-            names=f"{first_names(names, _MAX_NAMED)}. " if len(names) > 1 else "",
-            undo=undo,
-            names_to_resume=" ".join(names[:_MAX_NAMED]),
-        )
 
 
 def check_current_views(

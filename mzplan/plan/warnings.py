@@ -15,7 +15,8 @@ from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, InputExtent
 from mzplan.model.state import ResourceState
 from mzplan.plan.effects.changed_columns import changed_columns
-from mzplan.plan.effects.query_change import STATE, extent_of
+from mzplan.plan.effects.function_change import STATE
+from mzplan.plan.effects.query_change import extent_of
 from mzplan.plan.highlights import row_fields
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.lineage import reach_of_column

@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from html import escape
-from importlib.resources import files
 from urllib.parse import quote
 
 from mzplan.render.text import elided, safe
@@ -63,6 +62,7 @@ def joined(content: Content) -> Markup:
 
 def static_text(package: str, name: str) -> str:
     """Return the text of a style sheet or script from the package's `static` folder."""
+    from importlib.resources import files
 
     return (files(package) / "static" / name).read_text(encoding="utf-8")
 

@@ -19,7 +19,6 @@ from mzplan.model.state import Predecessor, ResourceState
 from mzplan.model.stored import SPARSE, Id, Positive
 from mzplan.model.tasks import Task
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.lineage import lineage_of
 from mzplan.schema.loading import types_of
 from mzplan.schema.properties import value_at
 from mzplan.schema.source_columns import collection_kind, columns_of
@@ -326,6 +325,8 @@ def columns_used(
     inputs = {**resource.reads, **resource.snapshots}
     if not inputs:
         return {}
+    from mzplan.schema.lineage import lineage_of  # parses SQL: only for a query that changed
+
     records = {address.name: resources[address] for address in inputs.values()}
     lineage = lineage_of(resource.address.kind, resource.type, resource.body, records)
     used: dict[str, tuple[str, ...]] = {}

@@ -39,7 +39,7 @@ from mzplan.model.tasks import TaskProgress
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.expectations import EXPECT
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.analysis import recomputes
+from mzplan.schema.relations.parse import recomputes
 from mzplan.schema.user_functions import FunctionName, function_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures

@@ -20,7 +20,7 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION, spark_type
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.analysis import recomputes
+from mzplan.schema.relations.parse import recomputes
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.sql.view_query import is_row_view
 from mzplan.schema.user_functions import FunctionName, function_of

@@ -12,13 +12,12 @@ import secrets
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.host.git import user
-from mzplan.host.processes import pid_space, started_at
+from mzplan.host.processes import pid_space, started_at, user
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.history import CommitOutcome, HistoryEntry
@@ -54,7 +53,9 @@ from mzplan.store.formats import (
 )
 from mzplan.store.journal import Dropped, PastRun, Prepared, decode_journal, encode_journal
 from mzplan.store.leases import Leases, Sightings, is_blank
-from mzplan.store.proposals import Proposals
+
+if TYPE_CHECKING:
+    from mzplan.store.proposals import Proposals
 
 T = TypeVar("T")
 HOLD_KEY = "hold.json"
@@ -114,7 +115,12 @@ class Store:
         self.environment = environment
         self.environments = environments
         self.leases = Leases(backend, sightings or Sightings())
-        self.proposals = Proposals(backend)
+
+    @cached_property
+    def proposals(self) -> Proposals:
+        from mzplan.store.proposals import Proposals  # only for live validation
+
+        return Proposals(self.backend)
 
     # --- State
 

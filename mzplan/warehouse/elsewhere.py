@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import Status
-from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.paths import local_path
 
 
@@ -29,6 +28,8 @@ def former_place(status: Status | None, warehouse: str, stored: Iterable[Place])
     here = place_of_warehouse(warehouse)
     if status is None or not here or status.warehouse in ("", here):
         return ""
+    from mzplan.warehouse.checkpoints import Checkpoint  # only for a runner on another machine or folder
+
     folders = (local_path(Checkpoint.of(warehouse, *place).folder) for place in stored)
     return "" if any(folder is not None and folder.exists() for folder in folders) else status.warehouse
 

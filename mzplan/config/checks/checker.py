@@ -23,7 +23,6 @@ from mzplan.config.checks.resource_references import (
 )
 from mzplan.config.checks.schema_check import BodyCheck, SecretCheck
 from mzplan.config.checks.sinks import check_sink
-from mzplan.config.checks.views import Views
 from mzplan.config.defaults import Defaults
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path
@@ -79,8 +78,7 @@ class Checker:
         if self.copies:
             self.copies.fill_in(self.declared)
             self.references.left_out = self.copies.left_out
-        views = Views(self.declared, self.findings, self.analyses)
-        views.derive()
+        inlined_in = self._derive_views()
         valid: list[Address] = []
         for address in sorted(self.declared, key=natural):
             resource = self.declared[address]
@@ -89,7 +87,7 @@ class Checker:
                 valid.append(address)
         inlined = InlinedViews(self.declared, self.findings)
         through = inlined.fill_in(valid) if len(valid) == len(self.declared) else {}
-        through |= views.through
+        through |= inlined_in
         checked = {
             address: replace(self._resource(self.declared[address]), through=through.get(address, ()))
             for address in valid
@@ -98,6 +96,16 @@ class Checker:
         self.references.check_cycles()
         check_exclusive(checked, self.declared, self.findings)
         return checked
+
+    def _derive_views(self) -> Mapping[Address, tuple[str, ...]]:
+        """Fill in the views. Return, by relational view, the inlined views in its SQL."""
+        if not any(address.is_view for address in self.declared):
+            return {}
+        from mzplan.config.checks.views import Views  # parses SQL
+
+        views = Views(self.declared, self.findings, self.analyses)
+        views.derive()
+        return views.through
 
     def _name(self, resource: Declaration) -> None:
         name = resource.address.name

@@ -10,7 +10,7 @@ from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path
 from mzplan.schema.columns import Column
 from mzplan.schema.expectations import DEAD_LETTER, EXPECT, REMOVING, columns_named
-from mzplan.schema.relations.analysis import recomputes
+from mzplan.schema.relations.parse import recomputes
 from mzplan.schema.sql.expressions import parse_where
 
 _CONDITIONS = ("check", "not_null", "unique")

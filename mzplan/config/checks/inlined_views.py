@@ -17,7 +17,7 @@ from mzplan.config.findings import Findings, Path
 from mzplan.model.address import Address
 from mzplan.schema.columns import POSITION
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.analysis import output_of
+from mzplan.schema.relations.parse import is_current
 from mzplan.schema.sql.column_replacement import (
     TOO_LONG,
     quoted_name,
@@ -71,7 +71,7 @@ class InlinedViews:
         """Report MZ304 if an inlined view sets properties of a query, or has an expression that varies."""
         own = resource.own if resource.given else resource.body
         # Only a query over tables says so, because queries over streams can't read it.
-        has_effect = _OWN if output_of(resource.body).streams else _OWN | {"output"}
+        has_effect = _OWN | {"output"} if is_current(resource.body) else _OWN
         for name in sorted(own.keys() - has_effect - resource.derived.keys()):
             why = f"it has no query of its own, so `{name}` has no effect"
             self._refuse(resource, (name,), why, f"remove `{name}`")

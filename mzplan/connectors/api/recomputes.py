@@ -16,7 +16,7 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.expectations import EXPECT
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.analysis import recomputes
+from mzplan.schema.relations.parse import recomputes
 from mzplan.schema.relations.tree import Input
 from mzplan.schema.sql.view_query import gives_same_rows, is_row_view
 from mzplan.warehouse.checkpoint_log import table_of

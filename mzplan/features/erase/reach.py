@@ -14,7 +14,7 @@ from mzplan.model.graph import DependencyGraph
 from mzplan.model.state import ResourceState, State
 from mzplan.plan.effects.targets import effect_on_target, target_name
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.analysis import recomputes
+from mzplan.schema.relations.parse import recomputes
 from mzplan.schema.source_columns import keys_of
 from mzplan.schema.sql.view_query import is_row_view
 from mzplan.schema.target_writes import keeps_history

@@ -14,7 +14,7 @@ from mzplan.operations.project import Project, Reporter, locked, read_state, unr
 from mzplan.operations.selection import Selection
 from mzplan.operations.status import select
 from mzplan.schema.expectations import EXPECT
-from mzplan.schema.relations.analysis import recomputes
+from mzplan.schema.relations.parse import recomputes
 from mzplan.schema.target_writes import writes_all
 from mzplan.warehouse.damage import DamagedError
 from mzplan.warehouse.paths import absolute

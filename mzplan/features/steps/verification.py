@@ -19,7 +19,7 @@ from mzplan.operations.project import Project, Reporter, read_state, why_nothing
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import describe
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.analysis import recomputes
+from mzplan.schema.relations.parse import recomputes
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.sql.view_query import is_row_view
 from mzplan.schema.target_writes import writes_generation_difference

@@ -15,6 +15,7 @@ from mzplan.model.state import ResourceState
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.user_functions import CODE
 
+STATE = "state"  # the property with the digest of the stateful part of a query
 _KEPT = "its author says that the state stays valid (state: kept)"
 
 

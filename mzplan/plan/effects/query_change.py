@@ -16,37 +16,18 @@ from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, FieldChange, InputExtent
 from mzplan.model.query_changes import QueryChange, ReplaceCost, StateEffect
 from mzplan.model.state import ResourceState
-from mzplan.plan.effects.function_change import function_change, function_properties
+from mzplan.plan.effects.function_change import STATE, function_change, function_properties
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.relations.analysis import recomputes
 from mzplan.schema.relations.nodes import QueryError
-from mzplan.schema.relations.parse import is_relational, parse_query
+from mzplan.schema.relations.parse import is_relational, parse_query, recomputes
 from mzplan.schema.relations.tree import Input
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.sql.sql_text import tokens
-from mzplan.schema.sql.view_query import gives_same_rows
 
 if TYPE_CHECKING:
     from mzplan.schema.states.description import StateDescription
 
 Records = Mapping[Address, ResourceState]
-STATE = "state"  # the property with the digest of the stateful part of the query
-
-
-def has_same_query(change: Change) -> bool:
-    """Whether a view's query means the same. A rewrite of a stateless query counts as another."""
-    if change.before is None or change.after is None or change.before.type != change.after.type:
-        return False
-    if change.action == "replace":  # perhaps for another input, which looks like a new name
-        return False
-    if change.query is not None and change.query.is_rewritten:
-        return True
-    kind = resource_kind(change.address.kind, change.after.type)
-    bodies = (
-        {name: record.body.get(name) for name in kind.row_properties}
-        for record in (change.before, change.after)
-    )
-    return kind.query_property is not None and gives_same_rows(kind, *bodies)
 
 
 def query_change(

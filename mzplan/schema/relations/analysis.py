@@ -12,7 +12,7 @@ from typing import Any
 from mzplan.schema.current.trace import Trace, trace
 from mzplan.schema.relations.names import resolve_names
 from mzplan.schema.relations.nodes import QueryError
-from mzplan.schema.relations.parse import RelationalQuery, is_relational, parse_query
+from mzplan.schema.relations.parse import RelationalQuery, is_current, parse_query
 from mzplan.schema.relations.rules import check_current, check_rules
 from mzplan.schema.relations.state import describe_state, find_operators
 from mzplan.schema.relations.tree import Analysis, Input
@@ -61,12 +61,7 @@ _CURRENT = Output(
 
 def output_of(body: Mapping[str, Any]) -> Output:
     """Return the kind of output of a view's body; that of a view that adds rows for an invalid value."""
-    return _CURRENT if body.get("output") == "current" else _OF_STREAMS
-
-
-def recomputes(body: Mapping[str, Any]) -> bool:
-    """Return whether this is the body of a view whose rows always follow from its newest query."""
-    return is_relational(body) and not output_of(body).streams
+    return _CURRENT if is_current(body) else _OF_STREAMS
 
 
 def analyse(

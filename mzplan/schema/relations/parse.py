@@ -123,6 +123,16 @@ def is_relational(body: Mapping[str, Any]) -> bool:
     return "query" in body and "from" not in body
 
 
+def is_current(body: Mapping[str, Any]) -> bool:
+    """Return whether this is the body of a view whose rows change where its inputs change."""
+    return body.get("output") == "current"
+
+
+def recomputes(body: Mapping[str, Any]) -> bool:
+    """Return whether this is the body of a view whose rows always follow from its newest query."""
+    return is_relational(body) and is_current(body)
+
+
 def sql_of(text: str) -> str:
     """Return the SQL of a view for Spark, without comments. Raises SqlTextError."""
     return _bare(text).sql

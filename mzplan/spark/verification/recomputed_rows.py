@@ -21,7 +21,7 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.description import CollectionRead
-from mzplan.schema.relations.analysis import recomputes
+from mzplan.schema.relations.parse import recomputes
 from mzplan.spark.collections import read_table
 from mzplan.spark.expectations import recomputed_rows_that_stay
 from mzplan.spark.sql.query_trees import analysed_plan

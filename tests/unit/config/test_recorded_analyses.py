@@ -133,20 +133,51 @@ def test_a_record_that_no_analysis_gave_is_not_reused(tmp_path: Path, property_:
     assert read(tmp_path, edited).resources == read(tmp_path, State(project="shop")).resources
 
 
-def test_a_plan_without_changed_sql_imports_nothing_heavy(tmp_path: Path) -> None:
+# Modules of mzplan that only a plan with changes, an option of `plan`, or a runner needs.
+OTHER_WORK = (
+    "mzplan.host.git",
+    "mzplan.operations.validation",
+    "mzplan.plan.change_planner",
+    "mzplan.plan.effects.query_change",
+    "mzplan.render.explain",
+    "mzplan.render.graphs.graph",
+    "mzplan.render.markdown",
+    "mzplan.render.plan_page",
+    "mzplan.store.proposals",
+)
+# Modules that only a project with SQL views needs.
+OF_VIEWS = (
+    "mzplan.config.checks.views",
+    "mzplan.connectors",
+    "mzplan.schema.current",
+    "mzplan.schema.lineage",
+    "mzplan.warehouse.checkpoints",
+)
+LIBRARIES = (
+    *("sqlglot", "jsonschema", "rich", "networkx", "deepdiff", "pyspark", "psycopg", "obstore", "boto3"),
+    *("pandas", "lark", "shutil", "importlib.metadata", "importlib.resources"),
+)
+
+
+@pytest.mark.parametrize("has_views", [True, False], ids=["views", "no views"])
+def test_a_plan_without_changes_imports_only_what_it_needs(tmp_path: Path, has_views: bool) -> None:
     """Start-up is what CI users feel. Every plan looks for the users of secrets."""
     postgres = "{type: postgres, host: db, database: shop, user: app, password: '${env:PG}'}"
     (tmp_path / "secret.yaml").write_text(f"connections: {{pg: {postgres}}}\n")
-    state = commit(read(Project(view=2, paid=2).write(tmp_path), State(project="shop")))
+    Project(view=2, paid=2).write(tmp_path)
+    if not has_views:
+        orders = {"type": "local", "schema": ORDERS[0]}
+        resources = {"sources": {"orders": orders}, "sinks": {"out": {"type": "console", "from": "orders"}}}
+        (tmp_path / "a.yaml").write_text(json.dumps(resources))
+    excluded = {*LIBRARIES, *OTHER_WORK, *(() if has_views else OF_VIEWS)}
+    state = commit(read(tmp_path, State(project="shop")))
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "mzplan.state.json").write_bytes(encode_state(state))
     script = (
         "import sys; from mzplan.cli.main import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code, end.code\n"
-        "heavy = 'sqlglot', 'jsonschema', 'rich', 'networkx', 'pyspark', 'psycopg', 'obstore', 'boto3'\n"
-        "heavy += 'pandas', 'lark'\n"
-        "assert not sys.modules.keys() & set(heavy), sys.modules.keys() & set(heavy)"
+        f"assert not sys.modules.keys() & {excluded}, sys.modules.keys() & {excluded}"
     )
     command = [sys.executable, "-c", script, "-C", str(tmp_path), "plan", "--no-live"]
     done = subprocess.run(command, capture_output=True, text=True)
