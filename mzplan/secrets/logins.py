@@ -36,6 +36,8 @@ def holds_login(value: object) -> bool:
     """
     if not isinstance(value, str):
         return False
+    if "@" not in value and "=" not in value:
+        return False
     text = value.strip()
     if not re.search(r"\s", text) and _TOKEN.search(text):
         return True

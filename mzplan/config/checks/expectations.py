@@ -18,11 +18,14 @@ _CONDITIONS = ("check", "not_null", "unique")
 
 def check_expectations(resource: Declaration, findings: Findings) -> None:
     """Check the expectations of a source or view whose body conforms to its schema."""
+    expectations = resource.body.get(EXPECT)
+    if not expectations:
+        return
     columns = columns_read(resource)
     names = [column.name for column in columns] if columns is not None else None
     keyed = bool(keys_read(resource))
     check = ExpressionCheck(resource.label, resource.label, findings, names, keyed, resource.location)
-    for name, stated in resource.body.get(EXPECT, {}).items():
+    for name, stated in expectations.items():
         path: Path = (EXPECT, name)
         conditions = [property_ for property_ in _CONDITIONS if property_ in stated]
         if len(conditions) != 1:
