@@ -145,17 +145,19 @@ OTHER_WORK = (
     "mzplan.render.plan_page",
     "mzplan.store.proposals",
 )
-# Modules that only a project with SQL views needs.
+# Modules that only a project with SQL views needs: an analysis is recorded with sqlglot's version.
 OF_VIEWS = (
+    "importlib.metadata",
     "mzplan.config.checks.views",
     "mzplan.connectors",
     "mzplan.schema.current",
     "mzplan.schema.lineage",
     "mzplan.warehouse.checkpoints",
+    "shutil",
 )
 LIBRARIES = (
     *("sqlglot", "jsonschema", "rich", "networkx", "deepdiff", "pyspark", "psycopg", "obstore", "boto3"),
-    *("pandas", "lark", "shutil", "importlib.metadata", "importlib.resources"),
+    *("pandas", "lark"),
 )
 
 
