@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -28,25 +28,29 @@ _OF_A_RUNNER: tuple[EventKind, ...] = ("runner-began", "runner-ended")
 class EventFilter:
     """Selects events to show.
 
-    `addresses`: events of these queries; None for all events, including events of whole instances.
+    `addresses`: events of these queries, also of generations that run beside the ones in service; None for
+    all events, including events of whole instances.
     `since`: events from this time on, in seconds since the epoch.
     `kinds`: events of these kinds; empty for all kinds.
     """
 
-    addresses: Collection[Address] | None = None
+    addresses: Set[Address] | None = None
     since: float = 0.0
     kinds: Collection[EventKind] = ()
 
     def passes(self, event: Event) -> bool:
         """Return whether the filter shows an event."""
-        if self.addresses is not None and event.address not in self.addresses:
+        address = event.address
+        if self.addresses is not None and (
+            address is None or self.addresses.isdisjoint((address, address.resource))
+        ):
             return False
         return seconds_of(event) >= self.since and (not self.kinds or event.kind in self.kinds)
 
     def may_pass(self, line: bytes) -> bool:
         """Return whether an undecoded line may hold an event that passes."""
         if self.addresses is not None and len(self.addresses) <= 20:
-            return any(_mentions(line, address) for address in self.addresses)
+            return any(_mentions(line, a) or f'"{a}@'.encode() in line for a in self.addresses)
         return True
 
 
@@ -92,7 +96,7 @@ def follow_events(store: Store, event_filter: EventFilter, wait: Callable[[], bo
 
 def latest_events(store: Store, address: Address, most: int, since: float) -> EventList:
     """Return the newest events of a query, newest first."""
-    event_filter = EventFilter(addresses=[address], since=since)
+    event_filter = EventFilter(addresses={address}, since=since)
     events = EventReader(store.backend).newest_first(event_filter.may_pass, since)
     return EventList(
         events=tuple(islice((logged for logged in events if event_filter.passes(logged.event)), most))

@@ -118,11 +118,12 @@ def drawing(
 
 def own_connections(overview: Overview, address: Address) -> list[Address]:
     """Return the connections that a query itself names."""
-    return [used for used in overview.graph.dependencies(address) if used.is_connection]
+    return [used for used in overview.graph.dependencies(address.resource) if used.is_connection]
 
 
 def resource_link(address: Address, text: str = "") -> Markup:
-    return element("a", text or str(address), href=f"/resources/{address}")
+    """Return a link to a resource's page, which also shows the generation that runs beside it."""
+    return element("a", text or str(address), href=f"/resources/{address.resource}")
 
 
 def _look(query: QueryStatus | None, at_fault: bool) -> tuple[str, str]:

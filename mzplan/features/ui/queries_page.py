@@ -57,7 +57,8 @@ def queries_page(view: View, condition: str = "", connection: str = "") -> Conte
 
 
 def _connections(overview: Overview, address: Address) -> set[str]:
-    return {needed.name for needed in overview.graph.requirements([address]) if needed.is_connection}
+    needed = overview.graph.requirements([address.resource])
+    return {other.name for other in needed if other.is_connection}
 
 
 def _filter(condition: str, connection: str, connections: list[str]) -> Markup:

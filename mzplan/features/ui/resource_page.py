@@ -70,7 +70,7 @@ def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | Non
     if query is not None:
         observation, cells = query.observation, row(query, time.time())
         pairs += [(name.capitalize(), cells[n]) for n, name in enumerate(COLUMNS) if n not in (0, 2)]
-        pairs.append(("Generation", str(resource.generation)))
+        pairs += _generations(overview, resource, observation)
         if resource.restart_token:
             restarts = f"{count(resource.restart_token, 'time')} by hand, or for a secret"
             pairs.append(("Restarts", restarts))
@@ -81,6 +81,19 @@ def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | Non
             pairs.append(("Resumed after", f"step {observation.resumed.get('step', '-')}"))
     pairs.append(("Last changed by", origin if origin is not None else "-"))
     return facts(pairs)
+
+
+def _generations(
+    overview: Overview, resource: ResourceState, seen: Observation | None
+) -> list[tuple[str, Content]]:
+    """Return the generation in service, and how far the one is that runs beside it."""
+    new = overview.queries.get(resource.address.beside(resource.generation))
+    if new is None or seen is None:
+        return [("Generation", str(resource.generation))]
+    cells = zip(COLUMNS, row(new, time.time()), strict=True)
+    shown = ", ".join(f"{name.lower()} {cell}" for name, cell in cells if name in ("STEP", "ROWS", "LAG"))
+    beside = [chip(new.condition, new.condition), f" beside it: {shown}"]
+    return [("Generation", f"{seen.generation}, in service"), (f"Generation {resource.generation}", beside)]
 
 
 def measures(observation: Observation) -> list[tuple[str, Content]]:

@@ -46,7 +46,7 @@ def brief(status: Status) -> tuple[str, int, str]:
 
 
 def events(store: Store, *kinds: str, of: Address | None = None) -> list[Event]:
-    found = read_events(store, EventFilter(kinds=kinds, addresses=[of] if of else None))  # type: ignore[arg-type]
+    found = read_events(store, EventFilter(kinds=kinds, addresses={of} if of else None))  # type: ignore[arg-type]
     assert found.unreadable == 0
     return [one.event for one in found.events]
 
