@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import MzplanError, sentence
+from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import is_dry
@@ -52,6 +53,7 @@ class OutcomeFollower:
         self.is_lost = False  # whether no runner was alive at the end of the wait
         self.hold_reasons: dict[Address, str] = {}
         self.newest = NewestStatus(store, instance)
+        self._graph = DependencyGraph.of(state.resources)
         self.wanted: dict[Address, ResourceState | None] = {
             address: resource
             for address, resource in state.resources.items()
@@ -207,14 +209,26 @@ class OutcomeFollower:
         return None
 
     def _waits_for_cut_over(self, resource: ResourceState, status: Status) -> bool:
-        """Return whether a held query waits until a person puts a generation into service."""
-        seen = status.observations.get(resource.address)
-        if seen is None or not seen.held:
-            return False
-        inputs = (self.state.resources.get(address) for address in resource.references.values())
-        return resource.waits_for_cut_over or any(
-            self._waits_for_cut_over(read, status) for read in inputs if read is not None
-        )
+        """Return whether a held query waits until a person puts a generation into service.
+
+        Views that read each other take over together, so a view also waits for the views that read it.
+        """
+        statuses = {status.instance: status}
+        found, new = {resource.address}, [resource]
+        while new:
+            query = new.pop()
+            seen = query.observed_in(statuses)
+            if seen is None or not seen.held:
+                continue
+            if query.waits_for_cut_over:
+                return True
+            near = [r for a in query.references.values() if (r := self.state.resources.get(a)) is not None]
+            if query.former_in_service(statuses):
+                readers = (self.state.resources[a] for a in self._graph.dependents(query.address))
+                near += [reader for reader in readers if reader.former_in_service(statuses)]
+            new += [other for other in near if other.address not in found]
+            found |= {other.address for other in near}
+        return False
 
     def _failed_canary(self, address: Address, status: Status) -> bool:
         """Return whether a canary that this query waits for has failed; then a person must decide."""

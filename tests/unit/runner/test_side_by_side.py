@@ -14,6 +14,8 @@ from mzplan.model.resources import Resource
 from mzplan.model.state import State
 from mzplan.operations.follower import OutcomeFollower
 from mzplan.plan.drift import drift_of_instance
+from mzplan.runner.metrics import RunnerCollector
+from mzplan.runner.run_events.watch import RunEvent, RunWatch
 from mzplan.schema.description import digest_of
 from tests.unit.reporters import SilentReporter
 from tests.unit.runner.test_first_copies import Copies, view
@@ -87,6 +89,23 @@ def test_the_former_generation_serves_until_the_new_one_has_read_as_much(
     seen = copies.seen(WRITTEN)
     assert (seen.condition, seen.held, seen.digest) == ("running", None, seen.wanted_digest)
     assert NEW not in world.status().observations
+
+
+def test_metrics_and_run_events_show_both_generations(world: World, copies: Copies, state: State) -> None:
+    collector = RunnerCollector(world.runner, "/nowhere", drift_of_instance)
+    samples = [sample for family in collector.collect() for sample in family.samples]
+    running = {
+        sample.labels["query"]
+        for sample in samples
+        if sample.name == "mzplan_query_condition"
+        and sample.labels["condition"] == "running"
+        and sample.value
+    }
+    assert running == {"source.orders", "view.named", "view.named@2", "sink.written"}
+    events: list[RunEvent] = []
+    RunWatch(events.append, 60.0, clock=lambda: world.now).observe(world.runner.overview)
+    places = {str(event.description.address): event.description.place for event in events}
+    assert places["view.named"] == ("named", 1) and places["view.named@2"] == ("named", 2)
 
 
 def test_never_do_two_queries_write_one_collection(world: World, copies: Copies, state: State) -> None:
@@ -168,6 +187,23 @@ def test_views_that_read_each_other_take_over_together(world: World, copies: Cop
     assert copies.seen(COUNTED).generation == 2
     after = {"source.orders": 1, "view.counted": 2, "view.named": 2, "sink.written": 1}
     assert generations(world) == after
+
+
+def test_no_apply_awaits_a_view_that_takes_over_with_a_manual_one(world: World, copies: Copies) -> None:
+    named = view("named", "view.counted")
+    named = replace(named, body={**named.body, "lifecycle": {"cut_over": "manual"}})
+    first = make_state(view("counted", "source.orders"), named)
+    world.commit(first)
+    assert copies.seen(NAMED).condition == "running"
+    copies.by_place |= {("counted", n): steps(8, 8) for n in (1, 2)}
+    copies.by_place |= {("named", n): steps(5, 5) for n in (1, 2)}
+    world.commit(after := replaced(first, COUNTED, NAMED))
+    assert copies.seen(NAMED).held == "generation 2 waits for `mzplan cut-over view.named`"
+    assert copies.seen(COUNTED).held == "waits to be replaced together with view.named"
+    follower = OutcomeFollower(world.store, after, "local", {COUNTED, NAMED, WRITTEN}, others=False)
+    outcomes = follower.follow(60.0, SilentReporter(), lambda: None)
+    assert {(o.status, o.code) for o in outcomes.values()} == {("pending", "MZ065")}
+    assert all(outcome.seconds < 30 for outcome in outcomes.values())
 
 
 def test_the_first_generation_has_none_beside_it(world: World, copies: Copies) -> None:
