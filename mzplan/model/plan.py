@@ -72,7 +72,7 @@ class InputExtent:
     since_time: float | None = None
 
 
-TargetEffectKind = Literal["empties", "appends", "upserts", "compares", "corrects", "records"]
+TargetEffectKind = Literal["empties", "appends", "upserts", "compares", "rewrites", "corrects", "records"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class TargetEffect:
 
     - `kind`: whether it empties the target, writes all rows again beside the former rows, or by key, so that
       keys that it doesn't write stay. Or it writes only a difference, with deletes: it compares the rows of
-      both generations, or corrects the target.
+      both generations, or corrects the target. `rewrites`: all rows, with the deletes of the difference.
     - `name`, `former_name`: the target's name and its name before; "" if the schema doesn't say it.
     - `is_moved`: whether the sink writes elsewhere from now on, so that its former target stays as it is.
     - `rows`: how many rows the sink has written so far; None if unknown.

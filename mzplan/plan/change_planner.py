@@ -134,7 +134,7 @@ class ChangePlanner:
             for address in self.graph.order(changed | self.graph.all_dependents(changed)):
                 self._plan(address)
         changes = [self._with_effect(change) for change in self.planned.values()]
-        changes = with_targets(with_inputs(changes, self.before, self.statuses), self.statuses)
+        changes = with_targets(with_inputs(changes, self.before, self.statuses), self.after, self.statuses)
         changes = with_replace_costs(changes, self.after, self.statuses)
         return (*changes, *self._deletes())
 

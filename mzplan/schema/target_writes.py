@@ -63,12 +63,20 @@ def compares_generations(type_: str, body: Mapping[str, Any]) -> bool:
 def has_same_target(type_: str, former: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether two sinks over one connection write rows with the same key to the same target.
 
-    Both bodies have their defaults.
+    Both bodies have their defaults. How the rows are written, such as the format of a record, may differ.
     """
+    target = resource_kind("sink", type_).schema.get("x-replace", {}).get("target", "")
+    return all(former.get(name) == now.get(name) for name in (target, "mode", "key"))
+
+
+def writes_alike(type_: str, former: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether two sinks write an equal row in the same way, such as the format of a record."""
     kind = resource_kind("sink", type_)
-    names = (name for name in kind.schema["properties"] if name not in kind.row_properties)
-    replacing = [name for name in names if kind.effect((name,), "changed") == "replace"]
-    return all(former.get(name) == now.get(name) for name in replacing)
+    before, after = kind.identifying_part(former), kind.identifying_part(now)
+    for name in kind.row_properties:
+        before.pop(name, None)
+        after.pop(name, None)
+    return before == after
 
 
 def may_compare_generations(query: Description) -> bool:

@@ -22,7 +22,12 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of, keys_of
-from mzplan.schema.target_writes import UPSERT, has_same_target, writes_generation_difference
+from mzplan.schema.target_writes import (
+    UPSERT,
+    has_same_target,
+    writes_alike,
+    writes_generation_difference,
+)
 from mzplan.spark.collections import read_table
 from mzplan.spark.failures import is_gone
 from mzplan.spark.sql.projection import project
@@ -131,9 +136,10 @@ class GenerationDifference:
                 continue  # it has written nothing
             if (started := checkpoint.started()) is None:
                 raise GoneError("an earlier version of mzplan ran the former generation")
-            if not _has_same_target(started.description, now):
+            if not has_written_same_keys(started.description, now):
                 return None
-            is_certain &= _writes_alike(started.description, now)
+            is_certain &= writes_alike(now.type, started.description.body, now.body)
+            is_certain &= _has_own_keys(started.description) and _has_own_keys(now)
             for written in self._written(checkpoint, started.description):
                 if written is None:
                     is_certain = False
@@ -208,7 +214,7 @@ def _versions(offset: Any, log: CollectionLog, *, is_keyed: bool) -> Iterator[in
     yield version
 
 
-def _has_same_target(former: Description, now: Description) -> bool:
+def has_written_same_keys(former: Description, now: Description) -> bool:
     """Whether both write rows with the same key to one target."""
     if former.type != now.type or former.body.get("mode") != UPSERT:
         return False
@@ -216,7 +222,14 @@ def _has_same_target(former: Description, now: Description) -> bool:
         return False
     kind = resource_kind("sink", now.type)
     before, after = kind.with_defaults(former.body), kind.with_defaults(now.body)
-    return has_same_target(now.type, before, after) and _lead_alike(former.connections, now.connections)
+    return has_same_target(now.type, before, after) and _lead_alike(
+        _to_target(former.connections), _to_target(now.connections)
+    )
+
+
+def _to_target(connections: Mapping[str, InlinedConnection]) -> Mapping[str, InlinedConnection]:
+    """Return the connection to the target. Others, such as a schema registry, decide how rows are written."""
+    return {role: connection for role, connection in connections.items() if role == "connection"}
 
 
 def _lead_alike(former: Mapping[str, InlinedConnection], now: Mapping[str, InlinedConnection]) -> bool:
@@ -234,16 +247,6 @@ def _leads_alike(former: InlinedConnection, now: InlinedConnection) -> bool:
     replacing = (name for name in kind.schema["properties"] if kind.effect((name,), "changed") == "replace")
     is_same = all(before.get(name) == after.get(name) for name in replacing)
     return is_same and _lead_alike(former.connections, now.connections)
-
-
-def _writes_alike(former: Description, now: Description) -> bool:
-    """Whether both write an equal row in the same way, such as the format of a record."""
-    kind = resource_kind("sink", now.type)
-    before, after = kind.identifying_part(former.body), kind.identifying_part(now.body)
-    for name in kind.row_properties:
-        before.pop(name, None)
-        after.pop(name, None)
-    return before == after and _has_own_keys(former) and _has_own_keys(now)
 
 
 def _has_own_keys(query: Description) -> bool:

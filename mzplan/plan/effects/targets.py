@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from mzplan.model.address import Address
@@ -11,21 +11,41 @@ from mzplan.model.plan import Change, TargetEffect, TargetEffectKind
 from mzplan.model.state import ResourceState
 from mzplan.model.words import one_line
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.target_writes import DIFFERENCE, compares_generations, has_same_target, keeps_history
+from mzplan.schema.target_writes import (
+    DIFFERENCE,
+    compares_generations,
+    has_same_target,
+    keeps_history,
+    writes_alike,
+)
+
+_GoesOn = Callable[[ResourceState, Address], bool]
 
 
-def with_targets(changes: Sequence[Change], statuses: Mapping[str, Status]) -> list[Change]:
-    """Return the changes, with the effect of each replaced sink on its target."""
+def with_targets(
+    changes: Sequence[Change], resources: Mapping[Address, ResourceState], statuses: Mapping[str, Status]
+) -> list[Change]:
+    """Return the changes, with the effect of each replaced sink on its target.
+
+    `resources`: as they are after the plan.
+    """
     moved = {
         change.address for change in changes if change.effect == "replace" and change.address.is_connection
     }
-    beside = {
+    replaced = {
         change.address
         for change in changes
         if change.action == "replace" and change.after is not None and change.after.is_replaced_beside
     }
+
+    def goes_on(sink: ResourceState, view: Address) -> bool:
+        """Whether a sink goes to another generation of a view that is or was replaced side by side."""
+        seen = sink.observed_in(statuses)
+        is_behind = seen is not None and seen.generation < sink.generation
+        return view in replaced or (is_behind and resources[view].former_in_service(statuses) > 0)
+
     return [
-        replace(change, target=_effect(change, moved, beside, statuses))
+        replace(change, target=_effect(change, moved, goes_on, statuses))
         if change.action == "replace" and change.address.writes_target
         else change
         for change in changes
@@ -59,6 +79,12 @@ def target_lines(change: Change) -> Iterator[str]:
             yield (
                 f"writes only the difference between the generations of {read or 'its view'} to {name}, and "
                 "deletes keys that only the former one has"
+            )
+        case "rewrites":
+            read = next(iter(change.after.reads.values()), None) if change.after is not None else None
+            yield (
+                f"writes all rows again to {name}, and deletes keys that only the former generation of "
+                f"{read or 'its view'} has"
             )
         case "corrects" | "records":
             yield _correction(change, name, effect.kind)
@@ -96,10 +122,9 @@ def effect_on_target(sink: ResourceState) -> TargetEffectKind | None:
 
 
 def _effect(
-    change: Change, moved: Set[Address], beside: Set[Address], statuses: Mapping[str, Status]
+    change: Change, moved: Set[Address], goes_on: _GoesOn, statuses: Mapping[str, Status]
 ) -> TargetEffect | None:
-    """`moved`: the connections that lead to other targets than before. `beside`: the views that are replaced
-    side by side."""
+    """`moved`: the connections that lead to other targets than before."""
     before, after = change.before, change.after
     assert before is not None and after is not None
     effect = effect_on_target(after)
@@ -109,8 +134,8 @@ def _effect(
     former, name = map(target_name, (before, after))
     repointed = before.references.get("connection") != after.references.get("connection")
     is_moved = repointed or name != former or not moved.isdisjoint(change.triggered_by)
-    if not is_moved and _compares(before, after, beside):
-        effect = "compares"
+    if not is_moved and _compares(before, after, goes_on):
+        effect = "compares" if writes_alike(after.type, before.body, after.body) else "rewrites"
     return TargetEffect(
         kind=effect,
         name=name,
@@ -120,10 +145,10 @@ def _effect(
     )
 
 
-def _compares(before: ResourceState, after: ResourceState, beside: Set[Address]) -> bool:
+def _compares(before: ResourceState, after: ResourceState, goes_on: _GoesOn) -> bool:
     """Whether a sink compares the generations of its view, because both have the same keys in one target."""
     reads = set(after.reads.values())
-    if reads != set(before.reads.values()) or not reads <= beside:
+    if reads != set(before.reads.values()) or not all(goes_on(before, read) for read in reads):
         return False
     if not compares_generations(after.type, after.body):
         return False
