@@ -17,7 +17,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.parse import recomputes
 from mzplan.schema.source_columns import keys_of
 from mzplan.schema.sql.view_query import is_row_view
-from mzplan.schema.target_writes import keeps_history
+from mzplan.schema.target_writes import compares_generations, keeps_history
 from mzplan.schema.triggers import is_available_now
 
 _REWRITES = ("empties", "corrects")  # what a replaced sink does so that erased rows leave its target
@@ -54,7 +54,7 @@ def reach_of(state: State, source: ResourceState, where: str) -> Reach:
     for address in graph.order(downstream):
         query = state.resources[address]
         inputs = [read for read in _inputs(query) if read in {*downstream, source.address}]
-        found = _unreached(query, inputs, deletes, where) or _stopped(query)
+        found = _unreached(query, inputs, deletes, where, state.resources) or _stopped(query)
         if found is not None:
             unreached.append(found)
             continue
@@ -68,7 +68,11 @@ def _inputs(query: ResourceState) -> list[Address]:
 
 
 def _unreached(
-    query: ResourceState, inputs: list[Address], deletes: Mapping[Address, bool], where: str
+    query: ResourceState,
+    inputs: list[Address],
+    deletes: Mapping[Address, bool],
+    where: str,
+    resources: Mapping[Address, ResourceState],
 ) -> Unreached | None:
     """Return why an erasure doesn't reach a query; None if it does.
 
@@ -78,7 +82,11 @@ def _unreached(
     address = query.address
     if missing := next((read for read in inputs if read not in deletes), None):
         why = f"It reads {missing}, which isn't reached."
-        return Unreached(address=address, why=why, how=_replace(address, f"after {missing}"))
+        how = _replace(address, f"after {missing}")
+        if address.writes_target:
+            is_replaced = _loses_rows(query, resources[missing])
+            how = f"nothing more: {missing} replaces it, too" if is_replaced else _by_hand(query, where)
+        return Unreached(address=address, why=why, how=how)
     if recomputes(query.body):
         return None
     if snapshot := next((read for read in inputs if read in query.snapshots.values()), None):
@@ -115,12 +123,21 @@ def _unreached_target(sink: ResourceState, growing: Address | None, where: str) 
         return Unreached(address=address, why=why, how=_replace(address))
     else:
         why = f"{target} only gets new rows of {growing}, and keeps the ones that it has."
+    return Unreached(address=address, why=why, how=_by_hand(sink, where))
+
+
+def _loses_rows(sink: ResourceState, view: ResourceState) -> bool:
+    """Whether the sink's target loses the erased rows once the view that it reads is replaced."""
+    compares = view.is_replaced_beside and compares_generations(sink.type, sink.body)
+    return compares or effect_on_target(sink) in _REWRITES
+
+
+def _by_hand(sink: ResourceState, where: str) -> str:
+    target = target_name(sink) or "its target"
     how = f"remove its rows from {target} by hand"
     if sink.body.get("table") == target and "select" not in sink.body:
         how = f"DELETE FROM {target} WHERE {where}"
-    return Unreached(
-        address=address, why=why, how=f"once the erasure is done and the sink has read it: {how}"
-    )
+    return f"once the erasure is done and the sink has read it: {how}"
 
 
 def _replace(address: Address, when: str = "once the erasure is done") -> str:

@@ -50,6 +50,8 @@ sinks:
     on_replace: difference
   out: {type: console, from: orders}
   big_out: {type: console, from: big}
+  big_pg: {from: big, connection: pg, table: big, mode: upsert, key: [id]}
+  big_kept: {from: big, connection: pg, table: kept, mode: upsert, key: [id], on_replace: append}
 """
 
 
@@ -89,7 +91,9 @@ def test_the_plan_lists_what_a_growing_source_does_not_reach(shop: Path) -> None
     assert unreached(ran) == {
         "view.big": f"{after}: mzplan apply --replace view.big --allow-replace",
         "view.looked_up": f"{after}: mzplan apply --replace view.looked_up --allow-replace",
-        "sink.big_out": "after view.big: mzplan apply --replace sink.big_out --allow-replace",
+        "sink.big_out": f"{by_hand} remove its rows from its target by hand",
+        "sink.big_pg": "nothing more: view.big replaces it, too",
+        "sink.big_kept": f"{by_hand} DELETE FROM kept WHERE name = 'ann'",
         "sink.orders_pg": f"{by_hand} DELETE FROM orders WHERE name = 'ann'",
         "sink.orders_lake": f"{after}: mzplan apply --replace sink.orders_lake --allow-replace",
         "sink.out": f"{by_hand} remove its rows from its target by hand",
