@@ -9,6 +9,7 @@ from typing import Any
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.graph import DependencyGraph
+from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Effect, Plan
 from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import Forgotten, ResourceState, State, committed_record
@@ -50,12 +51,22 @@ def plan_move(state: State, old: Address, new: Address) -> Plan:
     return plan_of(state, changes)
 
 
-def plan_forget(state: State, addresses: list[Address]) -> Plan:
+def plan_forget(state: State, addresses: list[Address], statuses: Mapping[str, Status]) -> Plan:
     """Return the plan that takes resources out of the state.
 
-    Their queries stop. Their storage stays, and `mzplan import` can adopt it again."""
+    Their queries stop. Their storage stays, and `mzplan import` can adopt it again. Raises MzplanError MZ414
+    for a query whose former generation is in service, because only the storage of the newest one stays."""
     for address in addresses:
-        committed_record(state, address)
+        record = committed_record(state, address)
+        seen = record.observed_in(statuses)
+        if seen is not None and seen.held and seen.generation < record.generation:
+            raise error(
+                "MZ414.former-in-service",
+                address=address,
+                former=seen.generation,
+                generation=record.generation,
+                held=seen.held,
+            )
     forgotten = set(addresses)
     graph = DependencyGraph.of(state.resources)
     for address in addresses:

@@ -54,7 +54,14 @@ def forget(
         return replace(new, forgotten={**new.forgotten, **forgotten_by(plan)})
 
     why = message if message is not None else f"Forgot {', '.join(map(str, addresses))}"
-    return _edit(work, "state rm", lambda state: plan_forget(state, addresses), why, finish=keep)
+    store = work.store
+    return _edit(
+        work,
+        "state rm",
+        lambda state: plan_forget(state, addresses, store.read_statuses()),
+        why,
+        finish=keep,
+    )
 
 
 def roll_back(

@@ -66,7 +66,7 @@ def test_an_impossible_move_by_hand_is_a_usage_error(former: str, to: str) -> No
 def test_a_forgotten_query_can_be_adopted_and_continues() -> None:
     both = [at("source.orders"), at("sink.orders_pg")]
     old = STATE.resources[both[0]]
-    empty = commit_plan(plan_forget(STATE, both), STATE)
+    empty = commit_plan(plan_forget(STATE, both, {}), STATE)
     found = refusal(lambda: plan_adopt(shop(), empty, both[1], "x", 1))
     assert "import or apply source.orders first" in found.hint
     new = commit_plan(plan_adopt(shop(), empty, both[0], old.id, old.generation), empty)
