@@ -231,7 +231,8 @@ class Controller:
         queries.check_secrets()
         if self.instances.is_store_away:
             return  # another runner may need the storage that is due for removal or maintenance
-        self.frontiers.maintain()
+        holds = (decision.hold for decision in self.decisions.values())
+        self.frontiers.maintain([hold.description for hold in holds if hold and hold.description])
         self.targets.start_due(self._running_sinks(self.wanted))
         queries.reclaim(self.decisions)
 

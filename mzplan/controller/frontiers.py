@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from mzplan.controller.decision import WantedQuery
 from mzplan.controller.maintenance import Maintenance, Survey, max_hold
@@ -21,6 +21,7 @@ class FrontierTable:
         self.maintenance = maintenance
         self.instance: InstanceId = ""
         self.by_id: dict[GlobalId, Frontiers] = {}
+        self._former: Collection[Description] = ()
 
     def follow(self, queries: Iterable[WantedQuery]) -> None:
         """Follow these queries. A new reader holds its collections from their sinces on."""
@@ -93,8 +94,12 @@ class FrontierTable:
                     self.by_id[holder].read_holds[id_] = held
             self._downgrade(collection)
 
-    def maintain(self) -> None:
-        """Survey the collections of this instance, and maintain them, as is due."""
+    def maintain(self, former: Collection[Description] = ()) -> None:
+        """Survey the collections of this instance, and maintain them, as is due.
+
+        `former`: what held queries run meanwhile. A former generation also holds the steps that it reads.
+        """
+        self._former = former
         fed = {c.address: (c, self._readers(id_)) for id_, c in self.by_id.items() if self._is_fed(c)}
         for survey in self.maintenance.survey(fed):
             self._apply_survey(survey)
@@ -114,16 +119,23 @@ class FrontierTable:
         collection.upper = max(collection.upper, survey.extent.upper)
         if collection.policy == survey.policy:
             collection.advance(survey.first_recent, least=survey.after_erasure)
-        readers = self._readers(survey.id).items()  # a new generation has read nothing of what its former has
-        unread = {
-            id_: survey.first_unread[id_, at] for id_, at in readers if (id_, at) in survey.first_unread
-        }
+        readers = self._readers(survey.id)  # a new generation has read nothing of what its former has
+        measured = readers & survey.first_unread.keys()
+        unmeasured = {id_ for id_, _ in readers - measured}
+        unread: dict[GlobalId, Step] = {}
+        for id_, generation in measured:
+            if id_ not in unmeasured:
+                step = survey.first_unread[id_, generation]
+                unread[id_] = min(step, unread.get(id_, step))
         self.move_holds({survey.id: {id_: max(step, survey.hold_limit) for id_, step in unread.items()}})
         self.maintenance.expire(collection.address, survey.place, collection.since)
 
-    def _readers(self, id_: GlobalId) -> dict[GlobalId, Place]:
-        """Return the checkpoint places of a collection's readers, by id."""
-        return {i: reader.place for i, reader in self.by_id.items() if id_ in reader.wanted_query.from_ids}
+    def _readers(self, id_: GlobalId) -> set[Place]:
+        """Return the checkpoint places of a collection's readers."""
+        collection = self.by_id[id_].place
+        new = {reader.place for reader in self.by_id.values() if id_ in reader.wanted_query.from_ids}
+        former = (d for d in self._former if collection in {read.place for read in d.reads.values()})
+        return new | {reader.place for reader in former if reader.id in self.by_id}
 
     def _collections_read_by(self, reader: Frontiers) -> Iterator[Frontiers]:
         """Yield the collections that a query reads and this process knows."""

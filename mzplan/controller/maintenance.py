@@ -31,7 +31,7 @@ COMPACTION_BACKOFF = 10.0  # after a failure, the interval is this many times lo
 class Survey:
     """A survey of a collection.
 
-    - `first_unread`: the first step that each of its exports still has to read, by its id and place.
+    - `first_unread`: the first step that each of its exports still has to read, by its place.
     - `first_recent`: the first step within the policy's duration; None if the policy has no duration.
     - `after_erasure`: the first step to keep because the old files of an erasure are due; 0 without one.
     - `hold_limit`: exports hold no steps before this one, because earlier steps are older than `max_hold`.
@@ -40,7 +40,7 @@ class Survey:
     id: GlobalId
     place: Place
     extent: Extent
-    first_unread: Mapping[tuple[GlobalId, Place], Step]
+    first_unread: Mapping[Place, Step]
     policy: ReadPolicy
     first_recent: Step | None
     hold_limit: Step
@@ -61,8 +61,8 @@ class Maintenance:
 
     def __init__(self, storage: Storage, jobs: Jobs, clock: Callable[[], float], wake: Callable[[], None]):
         self._storage, self._jobs, self._wake = storage, jobs, wake
-        self._surveys: Recurring[Address, tuple[Frontiers, Mapping[GlobalId, Place]], Survey | None] = (
-            Recurring(jobs, "survey", self._survey, clock, waits_first=True, wake=wake)
+        self._surveys: Recurring[Address, tuple[Frontiers, Set[Place]], Survey | None] = Recurring(
+            jobs, "survey", self._survey, clock, waits_first=True, wake=wake
         )
         self._due: dict[Address, tuple[Place, Step]] = {}
         self._work: tuple[Address, Place, Future[None]] | None = None
@@ -73,9 +73,7 @@ class Maintenance:
         """The sources whose collections are being maintained; a collection has one writer at a time."""
         return {self._work[0]} if self._work is not None else set()
 
-    def survey(
-        self, collections: Mapping[Address, tuple[Frontiers, Mapping[GlobalId, Place]]]
-    ) -> list[Survey]:
+    def survey(self, collections: Mapping[Address, tuple[Frontiers, Set[Place]]]) -> list[Survey]:
         """Start the surveys that are due, of these collections and their readers. Return the ended ones."""
         self._due = {address: due for address, due in self._due.items() if address in collections}
         free = {a: c for a, c in collections.items() if a not in self.in_progress}
@@ -112,7 +110,7 @@ class Maintenance:
             self._work = (address, place, future)
             future.add_done_callback(lambda _: self._wake())
 
-    def _survey(self, subject: tuple[Frontiers, Mapping[GlobalId, Place]]) -> Survey | None:
+    def _survey(self, subject: tuple[Frontiers, Set[Place]]) -> Survey | None:
         state, readers = subject
         place, policy, now = state.place, state.policy, time.time()
         hold = max_hold(state.wanted_query.description)
@@ -121,7 +119,7 @@ class Maintenance:
                 id=place[0],
                 place=place,
                 extent=self._storage.extent(place),
-                first_unread={(i, at): self._storage.first_unread(at, place) for i, at in readers.items()},
+                first_unread={at: self._storage.first_unread(at, place) for at in readers},
                 policy=policy,
                 first_recent=self.first_recent(place, policy),
                 after_erasure=self._storage.first_after_erasure(place),

@@ -28,7 +28,7 @@ def test_a_survey_of_a_former_generation_expires_nothing_that_the_new_one_reads(
         id="a",
         place=table.by_id["a"].place,
         extent=Extent(since=0, upper=200),
-        first_unread={("k", former): 195},
+        first_unread={former: 195},
         policy=policy,
         first_recent=None,
         hold_limit=0,
@@ -37,7 +37,13 @@ def test_a_survey_of_a_former_generation_expires_nothing_that_the_new_one_reads(
     maintenance.survey.return_value = [survey]
     table.maintain()
     assert (table.by_id["a"].since, table.by_id["a"].holds["k"]) == (0, 0)
-    now = replace(survey, first_unread={("k", table.by_id["k"].place): 150})
+    now = replace(survey, first_unread={table.by_id["k"].place: 150})
     maintenance.survey.return_value = [now]
     table.maintain()
     assert (table.by_id["a"].since, table.by_id["a"].holds["k"]) == (150, 150)
+    # A former generation that is still in service has read less than the new one, which waits.
+    table.advance([("a", 300)])
+    both = {table.by_id["k"].place: 280, former: 240}
+    maintenance.survey.return_value = [replace(survey, extent=Extent(since=0, upper=300), first_unread=both)]
+    table.maintain([sink.description])
+    assert (table.by_id["a"].since, table.by_id["a"].holds["k"]) == (240, 240)
