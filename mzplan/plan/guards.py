@@ -119,8 +119,21 @@ def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> I
 def unready_generations(changes: Iterable[Change], statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
     """Yield MZ045, a warning, for each view that moves to another instance while it is replaced.
 
-    Generations run beside each other only on one instance.
+    Also for views that read each other and are replaced on two instances. Generations run beside each other,
+    and views take over together, only on one instance.
     """
+    changes = tuple(changes)
+    replaced = {
+        change.address: change.after
+        for change in changes
+        if change.action == "replace" and change.after is not None and change.after.is_replaced_beside
+    }
+    for reader in replaced.values():
+        for read in sorted({*reader.reads.values(), *reader.snapshots.values()} & replaced.keys()):
+            if replaced[read].instance != reader.instance:
+                yield Diagnostic.of(
+                    "MZ045.take-over-apart", address=reader.address, read=read, generation=reader.generation
+                )
     for change in changes:
         before, after = change.before, change.after
         if before is None or after is None or before.instance == after.instance:

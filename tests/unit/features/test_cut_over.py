@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
+from mzplan.features.ui.follower import Follower
+from mzplan.features.ui.overview import OverviewReader
+from mzplan.features.ui.queries_page import queries_page
+from mzplan.features.ui.resource_page import resource_page
+from mzplan.operations.project import open_project
+from mzplan.render.html import joined
 from tests.unit.cli_runs import mzplan
+from tests.unit.small_projects import at
 
 TOTALS = "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer"
 UPSERT = {"mode": "upsert", "key": ["customer"], "on_replace": "difference"}
@@ -60,6 +67,9 @@ def test_a_generation_waits_for_its_word(shop: Path) -> None:
     assert "view.totals: generation 2 will wait for `mzplan cut-over view.totals`" in planned
     assert apply(shop) == 8
     assert generations(shop) == BOTH
+    refused = mzplan(shop, "state", "rm", "sink.shown", "view.large")
+    assert refused.code == 7 and "MZ414" in refused.err
+    assert "sink.shown can't be forgotten while generation 1 is in service" in refused.err
     (drift,) = [mzplan(shop, "drift", "--json").json()["drift"]]
     assert drift == []
     why = mzplan(shop, "why", "view.totals").out
@@ -89,6 +99,24 @@ def test_a_generation_that_is_given_up_is_not_computed_again(shop: Path) -> None
     assert mzplan(shop, "cut-over", "view.large", "--abort", "--auto-approve", "--wait", "1s").code == 0
     write(shop, TOTALS)
     assert mzplan(shop, "plan", "--detailed-exitcode").code == 0
+
+
+def test_events_history_and_pages_show_both_generations(shop: Path) -> None:
+    write(shop, TAXES)
+    assert apply(shop) == 8
+    for words in ("events view.totals", "history show 2"):
+        assert "view.totals@2  started" in mzplan(shop, *words.split()).out
+    assert "± view.totals  begins again as generation 2 beside generation 1" in (
+        mzplan(shop, "history", "show", "2").out
+    )
+    assert "view.totals@2" not in mzplan(shop, "events", "view.large").out
+    with Follower(OverviewReader(open_project(str(shop)))) as follower:
+        view = follower.view()
+        assert view.overview is not None
+        queries = str(joined(queries_page(view)))
+        assert '<a href="/resources/view.totals">view.totals@2</a>' in queries
+        page = str(joined(resource_page(view.overview, at("view.totals"), follower.samples)))
+    assert "1, in service" in page and "Generation 2" in page and "beside it" in page
 
 
 def abort(folder: Path, view: str = "view.totals") -> Any:
@@ -166,9 +194,19 @@ def test_a_view_that_moves_while_it_is_replaced(shop: Path) -> None:
     assert "before it has read" not in mzplan(shop, "plan").out
 
 
-def move(folder: Path, query: str) -> None:
-    """Write the files, with view.totals on the other instance."""
+def test_views_on_two_instances_do_not_take_over_together(shop: Path) -> None:
+    settings = (shop / "mzplan.yaml").read_text()
+    (shop / "mzplan.yaml").write_text(settings.replace("type: dry}", "type: dry}, far: {type: dry}"))
+    move(shop, TOTALS, "large")
+    assert apply(shop) == 0
+    move(shop, TAXES, "large")
+    planned = mzplan(shop, "plan").out
+    assert "view.large and view.totals are replaced, but don't take over together" in planned
+
+
+def move(folder: Path, query: str, name: str = "totals") -> None:
+    """Write the files, with a view on the other instance."""
     write(folder, query)
     files = json.loads((folder / "shop.yaml").read_text())
-    files["views"]["totals"]["instance"] = "far"
+    files["views"][name]["instance"] = "far"
     (folder / "shop.yaml").write_text(json.dumps(files))
