@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from benchmarks import (
     avro,
     current,
+    generations,
     ingest,
     kafka_sink,
     long_run,
@@ -37,5 +38,6 @@ BENCHMARKS: Mapping[str, Callable[[Stage], Table]] = {
     "recovery": recovery.measure,
     "views": views.measure,
     "current": current.measure,
+    "generations": generations.measure,
     "long_run": long_run.measure,
 }
