@@ -48,7 +48,7 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
     writes its target. Ends without a name (the console, most plug-ins) are left out. Relative paths start
     from `directory`; `warehouse` is an absolute path or URI.
     """
-    query = resolve(description, UnresolvedSecrets(directory, {}), directory)
+    query = resolve(description, UnresolvedSecrets(directory, {}), directory, warehouse)
     connector = find_connector(description.type)
     ends = LineageNames()
     if connector is not None and connector.lineage_ends is not None:

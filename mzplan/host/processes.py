@@ -11,6 +11,7 @@ from pathlib import Path
 
 _STATE, _PARENT, _STARTED = 0, 1, 19  # fields of /proc/PID/stat after the name
 
+SCRATCH_PREFIX = "mzplan-spark-"  # of the name of a runner's temporary folder, removed when the runner exits
 LOG_FORMAT_VARIABLE = "MZPLAN_LOG_FORMAT"  # text or json, for a runner and the JVM that it starts
 
 

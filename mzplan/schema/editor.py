@@ -133,12 +133,19 @@ def _resource(kind: Kind, type_: str) -> Json:
     schema["title"] = loaded.get("title", f"{kind}.{type_}")
     if kind != "connection":  # a missing key may come from `defaults`, in this file or another
         schema.pop("required", None)
+        if rules := schema.pop("allOf", []):
+            schema["allOf"] = [rule for rule in rules if "connection" not in _required(rule)]
     connection = schema["properties"].get("connection")
     if connection is not None and "x-reference" in loaded["properties"]["connection"]:
         about = {key: connection[key] for key in _ABOUT if key in connection}
         written_out = {"$ref": "#/definitions/connection"}
         schema["properties"]["connection"] = {**about, "anyOf": [{"type": "string"}, written_out]}
     return schema
+
+
+def _required(rule: Json) -> list[str]:
+    keys: list[str] = rule.get("then", {}).get("required", [])
+    return keys
 
 
 def _edit(schema: Any, *, repeated: bool = False) -> Any:

@@ -255,6 +255,7 @@ def unreadable(query: ResolvedQuery, problem: OSError) -> Diagnostic:
 
 def unfit_target(query: ResolvedQuery, summary: str, why: str, fix: str) -> Diagnostic:
     """Return MZ053: the target can't take the columns of the sink."""
+    resource = query.connection.address if query.connection is not None else query.address
     return Diagnostic.of(
-        "MZ053.object", address=query.address, what=summary, resource=query.link.address, why=why, fix=fix
+        "MZ053.object", address=query.address, what=summary, resource=resource, why=why, fix=fix
     )

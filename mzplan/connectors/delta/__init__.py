@@ -39,5 +39,15 @@ def _sink() -> SinkConnector:
     return DeltaSink()
 
 
-CONNECTOR = Connector(type="delta", source=_source, sink=_sink, lineage_ends=lineage_ends, replays=True)
+def _ends(query: ResolvedQuery) -> LineageNames:
+    if "table" not in query.body:
+        return lineage_ends(query)
+    from mzplan.connectors.api.lineage_names import LineageNames, at_path
+    from mzplan.connectors.delta.catalog_table import table_folder
+
+    folder = table_folder(query)
+    return LineageNames(writes=(at_path(folder),)) if folder is not None else LineageNames()
+
+
+CONNECTOR = Connector(type="delta", source=_source, sink=_sink, lineage_ends=_ends, replays=True)
 COLLECTION_COPY = Connector(type="environment", source=_copy, lineage_ends=_copied)

@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import SinkConnector
-from mzplan.connectors.api.outputs import target_outputs, unfit_time
+from mzplan.connectors.api.outputs import unfit_time
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun, empties_target
 from mzplan.connectors.api.targets import (
     Content,
     Recorded,
+    incomparable,
     missing_steps,
     nothing_recorded,
     unfit_target,
 )
+from mzplan.connectors.delta.catalog_table import TABLE, check_recorded, table_folder, take_table
 from mzplan.connectors.delta.history import record_versions
 from mzplan.connectors.delta.replacement import replace_rows
-from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, column_types, holds, open_table
+from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded
+from mzplan.connectors.delta.table_fit import unfit_table
 from mzplan.connectors.frames.merges import (
     append,
     count_files,
@@ -30,13 +33,10 @@ from mzplan.connectors.frames.merges import (
 from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.connectors.frames.row_hash import with_count
 from mzplan.connectors.frames.types import as_stored, ddl_of, quoted
-from mzplan.connectors.network.aws import ROLE as AWS
-from mzplan.connectors.network.aws import use_s3
+from mzplan.connectors.network.aws import use_s3, uses_aws
 from mzplan.connectors.network.folders import (
     are_same_columns,
     folder_of,
-    partition_mismatch,
-    rewrite_hint,
     route,
     target_problems,
     unfit_partitions,
@@ -44,19 +44,22 @@ from mzplan.connectors.network.folders import (
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.words import count
-from mzplan.schema.columns import CHANGE, POSITION, canonical_type
+from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.schema.target_writes import VERSION_COLUMNS, keeps_history, writes_difference
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.paths import local_path
 from mzplan.warehouse.stored_files import HeldStep, lost_steps, newest_held
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+_UNKNOWN = "Its table's folder isn't known yet: a runner finds it in the catalog when the sink starts."
+
 
 class DeltaSink(SinkConnector):
-    """Writes a Delta table, created if it is missing. A new column of `select` is added to it."""
+    """Writes a Delta table, created if it is missing. A new column of `select` is added to it.
+
+    A table of a catalog is created only if the sink asks for that (see catalog_table)."""
 
     def __init__(self) -> None:
         self._file_counts: dict[str, int] = {}  # a table's file count after its last compaction
@@ -65,22 +68,24 @@ class DeltaSink(SinkConnector):
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Check that the folder can be written. Check that an existing table has the key's columns, types
         that hold the sink's values, the sink's partition columns, and all steps written so far."""
-        folder = folder_of(query)
+        folder = table_folder(query)
         diagnostics = (
-            target_problems(query, folder)
+            ([] if TABLE in query.body else target_problems(query, folder_of(query)))
             or unfit_partitions(query, outputs)
             or _unfit_time(query, outputs)
-            or _unfit_table(query, folder, outputs)
+            or unfit_table(query, folder, outputs)
+            or check_recorded(query)
             or self._lost_steps(query)
         )
         return Probe(diagnostics=tuple(diagnostics))
 
     def route(self, query: ResolvedQuery) -> str:
-        return route(query)
+        return f"table {query.body[TABLE]}" if TABLE in query.body else route(query)
 
     def target_table(self, query: ResolvedQuery) -> str | None:
-        """Return the folder. None if the connection has its own credentials, which only Spark can use."""
-        return None if AWS in query.link.connections else folder_of(query)
+        """Return the folder. None if the connection has its own credentials, which only Spark can use, or if
+        the folder of a catalog's table isn't known yet."""
+        return None if uses_aws(query) else table_folder(query)
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """Return the steps, as far back as the table's log goes. For an upsert, only with row counts.
@@ -89,12 +94,18 @@ class DeltaSink(SinkConnector):
         if keeps_history(query.body):
             why = "a commit of a history has a step's versions, not the rows that the step has read"
             raise nothing_recorded(query, why, has_content=True)
-        return DeltaRecorded(query, query.checkpoint.log.query_id() if query.checkpoint else None)
+        folder = table_folder(query)
+        if folder is None:
+            raise nothing_recorded(query, _UNKNOWN)
+        return DeltaRecorded(query, folder, query.checkpoint.log.query_id() if query.checkpoint else None)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
         """Return the newest version of the table."""
         query_id = query.checkpoint.log.query_id() if query.checkpoint else None
-        return DeltaContent(query, outputs, query_id, spark)
+        folder = table_folder(query)
+        if folder is None:
+            raise incomparable(query, _UNKNOWN, "compare again when the sink has started.")
+        return DeltaContent(query, folder, outputs, query_id, spark)
 
     def _partitions(self, query: ResolvedQuery) -> Sequence[str]:
         """Return the existing table's partition columns, as far as they can be read without Spark."""
@@ -125,8 +136,18 @@ class DeltaSink(SinkConnector):
         ]:
             raise MzplanError(refusals)
 
+    def _take_folder(self, rows: DataFrame, run: SinkRun) -> str:
+        """Return the table's folder. Finds, or creates, the table of a catalog, and checks that it fits."""
+        query = run.query
+        if TABLE not in query.body:
+            return folder_of(query)
+        folder = take_table(rows.sparkSession, query, run.checkpoint, _definition(rows, query))
+        if unfit := unfit_table(query, folder, run.outputs):
+            raise MzplanError(unfit)
+        return folder
+
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
-        path = folder_of(run.query)
+        path = self._take_folder(rows, run)
         self.ensure_whole(run.query)
         use_s3(rows.sparkSession, run.query, path)
         partitions = run.query.body.get("partition_by", ())
@@ -147,7 +168,7 @@ class DeltaSink(SinkConnector):
             failpoint(Failpoint.SINK_BEFORE_STEP)
             with micro_batch(run.fail), run.rewriting(path):
                 replaces = step == 0 and writes_difference(run.query.description)
-                changed = _write_by_key(batch, step, run.query, replaces=replaces)
+                changed = _write_by_key(batch, step, run.query, path, replaces=replaces)
             failpoint(Failpoint.SINK_WRITTEN)
             if changed is not None:
                 run.wrote(step, changed)
@@ -156,13 +177,13 @@ class DeltaSink(SinkConnector):
 
     def put_again(self, rows: DataFrame, run: SinkRun, name: str) -> None:
         """Write the rows in one commit that names the replay. Delta accepts each name only once."""
-        path = folder_of(run.query)
+        path = self._take_folder(rows, run)
         use_s3(rows.sparkSession, run.query, path)
         partitions = run.query.body.get("partition_by", ())
         rows = as_stored(rows, partitions or self._partitions(run.query))
         with run.rewriting(path), writing_as(rows.sparkSession, name):
             if "key" in run.query.body:
-                _write_by_key(rows, 0, run.query)
+                _write_by_key(rows, 0, run.query, path)
             else:
                 append(rows.drop(POSITION), 0, path)
 
@@ -173,10 +194,9 @@ class DeltaSink(SinkConnector):
         Uses the bucket's credentials that the running sink has. Giving Spark new ones would close the client
         that the sink writes with, and wrong ones would stop a healthy query.
         """
-        compaction = query.body.get("compaction")
-        if compaction is None:
+        compaction, path = query.body.get("compaction"), table_folder(query)
+        if compaction is None or path is None:
             return None
-        path = folder_of(query)
         table = f"delta.{quoted(path)}"
         file_count = count_files(spark, table)
         # If there are fewer than last time, another program has merged files or emptied the table.
@@ -195,59 +215,6 @@ def _unfit_time(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnos
     summary = f"{query.address} doesn't know when its versions begin"
     fix = "convert the column in `select`, such as CAST(changed AS TIMESTAMP) AS changed."
     return [unfit_target(query, summary, f"{why}.", fix)] if why else []
-
-
-def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
-    """Return MZ053 for an existing table that the sink can't write to, for one of these reasons:
-
-    - It is missing columns of the key, so every MERGE would fail. (Other missing columns are added.)
-    - Its partition columns differ from the sink's, and they can't change.
-    - Its types don't hold the sink's values. Spark would fail at the first value that it can't cast.
-    """
-    local = local_path(folder)
-    if local is None or not (local / "_delta_log").is_dir():
-        return []
-    table = open_table(str(local))
-    if table is None:  # Spark reports it
-        return []
-    if empties_target(query) and query.checkpoint is not None and not query.checkpoint.log.has_begun():
-        return []  # it will get the sink's own columns
-    type_by_name = column_types(table)
-    # Spark ignores case when it resolves names.
-    types = {name.lower(): type_ for name, type_ in type_by_name.items()}
-    needed = [*query.body.get("key", ()), *(c.name for c in VERSION_COLUMNS if keeps_history(query.body))]
-    missing = [name for name in needed if name.lower() not in types]
-    if missing:
-        return [
-            unfit_target(
-                query,
-                f"Table {folder} doesn't have the columns by which {query.address} finds its rows",
-                f"it has {', '.join(type_by_name)}, but not {', '.join(missing)}.",
-                "give the sink a path of its own, or correct `key`.",
-            )
-        ]
-    wanted, partitions = query.body.get("partition_by", ()), table.metadata().partition_columns
-    if wanted and not are_same_columns(wanted, partitions):
-        return [partition_mismatch(query, folder, partitions, can_rewrite=True)]
-    mismatches = [
-        f"{output.name} is {stored} in the table, but the sink writes {output.type}"
-        for output in target_outputs(query, outputs)
-        if (stored := types.get(output.name.lower()))
-        and "<" not in stored  # Spark compares the fields of nested types
-        and canonical_type(stored)
-        and output.type
-        and not holds(stored, output.type)
-    ]
-    if not mismatches:
-        return []
-    return [
-        unfit_target(
-            query,
-            f"The column types of table {folder} don't fit {query.address}",
-            f"{'; '.join(mismatches)}.",
-            f"cast the column in `select`; or {rewrite_hint(query)}; or give the sink a path of its own.",
-        )
-    ]
 
 
 def _empty(rows: DataFrame, query: ResolvedQuery, path: str) -> None:
@@ -274,16 +241,23 @@ def _columns_ddl(rows: DataFrame, query: ResolvedQuery) -> str:
     return ", ".join([*columns, *(f"{quoted(column.name)} {column.type}" for column in added)])
 
 
-def _write_by_key(batch: DataFrame, step: int, query: ResolvedQuery, *, replaces: bool = False) -> int | None:
+def _definition(rows: DataFrame, query: ResolvedQuery) -> str:
+    """Return the text after a table's name in CREATE TABLE."""
+    partitions = query.body.get("partition_by", ())
+    folders = f" PARTITIONED BY ({', '.join(map(quoted, partitions))})" if partitions else ""
+    return f"({_columns_ddl(rows.drop(POSITION, CHANGE), query)}) USING DELTA{folders}"
+
+
+def _write_by_key(
+    batch: DataFrame, step: int, query: ResolvedQuery, path: str, *, replaces: bool = False
+) -> int | None:
     """Write the latest row of each key of the batch into the table, or its versions for a history.
 
     The table is created if it is missing. `replaces`: the batch has all that the table should have.
     """
-    path, keys, partitions = folder_of(query), tuple(query.body["key"]), query.body.get("partition_by", ())
+    keys = tuple(query.body["key"])
     session, table = batch.sparkSession, f"delta.{quoted(path)}"
-    ddl = _columns_ddl(batch.drop(POSITION, CHANGE), query)
-    folders = f" PARTITIONED BY ({', '.join(map(quoted, partitions))})" if partitions else ""
-    session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA{folders}")
+    session.sql(f"CREATE TABLE IF NOT EXISTS {table} {_definition(batch, query)}")
     # This is the query's own session. MERGE WITH SCHEMA EVOLUTION, in SQL, silently leaves a new column out.
     session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
     if keeps_history(query.body):

@@ -14,7 +14,6 @@ from mzplan.connectors.api.targets import PLACE, Content, Recorded, hash_files, 
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import FieldsDifferError, as_stored, cast_by_name, quoted
 from mzplan.connectors.network.aws import use_s3
-from mzplan.connectors.network.folders import folder_of
 from mzplan.endpoints.arrow import arrow_type
 from mzplan.endpoints.interface import Step, Written
 from mzplan.schema.columns import POSITION, Column, canonical_type, map_types, parse_columns
@@ -113,6 +112,7 @@ class DeltaContent(Content):
     def __init__(
         self,
         query: ResolvedQuery,
+        folder: str,
         outputs: Sequence[Output],
         query_id: str | None,
         spark: SparkSession,
@@ -120,17 +120,16 @@ class DeltaContent(Content):
         self.keys = query.body.get("key", ())
         self._has_versions = keeps_history(query.body)
         self._outputs = outputs
-        self._folder = folder_of(query)
-        use_s3(spark, query, self._folder)
-        log = CollectionLog(self._folder)
+        use_s3(spark, query, folder)
+        log = CollectionLog(folder)
         version, self.frontier = last_step(log, query_id)
         if version < 0:
             raise incomparable(
                 query,
-                f"There is no table in {self._folder}.",
+                f"There is no table in {folder}.",
                 "compare again when the sink has written its first step.",
             )
-        table = spark.read.format("delta").option("versionAsOf", version).load(self._folder)
+        table = spark.read.format("delta").option("versionAsOf", version).load(folder)
         self._table = table
         self._types = {field.name.lower(): field.dataType for field in table.schema.fields}
         self._partitions = log.partitions() or ()
@@ -201,10 +200,10 @@ class DeltaRecorded(Recorded):
     """The steps in the table's log, in which each commit names the query and its step. An append has the
     added files' rows; a MERGE has only the number of merged rows."""
 
-    def __init__(self, query: ResolvedQuery, query_id: str | None):
+    def __init__(self, query: ResolvedQuery, folder: str, query_id: str | None):
         self.keys = query.body.get("key", ())
         self._difference = 0 if writes_difference(query.description) else None
-        log = self._log = CollectionLog(folder_of(query), lambda: query_id)
+        log = self._log = CollectionLog(folder, lambda: query_id)
         commits = [(commit.transaction, commit) for commit in log.after(-1) if commit.transaction is not None]
         self._commits = {
             transaction[1]: commit for transaction, commit in commits if transaction[0] == query_id

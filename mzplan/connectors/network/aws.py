@@ -206,6 +206,11 @@ _CLASSES = {
 _SCHEME = re.compile(r"s3a?://")
 
 
+def uses_aws(query: ResolvedQuery) -> bool:
+    """Return whether the query's connection has its own AWS credentials."""
+    return query.connection is not None and ROLE in query.connection.connections
+
+
 def as_s3a(path: str) -> str:
     """Return an `s3://…` path with the scheme of Hadoop's client, `s3a://`."""
     return _SCHEME.sub("s3a://", path, count=1)
@@ -217,7 +222,7 @@ def use_s3(session: SparkSession, query: ResolvedQuery, folder: str) -> None:
     If Spark has a client with other credentials, closes it, so that the next one uses these. Raises
     MzplanError MZ129 if Spark doesn't have the jars.
     """
-    if ROLE not in query.link.connections:
+    if not uses_aws(query):
         return
     require_packages(session, query)
     java, hadoop = _java_of(session)
@@ -245,7 +250,7 @@ def uri_of(session: SparkSession, folder: str) -> str:
 
 def require_packages(session: SparkSession, query: ResolvedQuery) -> None:
     """Raise MzplanError MZ129 if a query's connection uses AWS, but Spark doesn't have the jars."""
-    if ROLE not in query.link.connections:
+    if not uses_aws(query):
         return
     java, _ = _java_of(session)
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()

@@ -165,7 +165,7 @@ def partition_mismatch(
         query,
         f"The partition columns of {folder} differ from those of {query.address}",
         f"{folder} {stored_columns}, but the sink has {setting}.",
-        f"{adapt}; {rewrite}or give the sink a path of its own.",
+        f"{adapt}; {rewrite}or give the sink a target of its own.",
     )
 
 

@@ -159,5 +159,5 @@ def _compares(before: ResourceState, after: ResourceState, goes_on: _GoesOn) -> 
 
 def target_name(sink: ResourceState) -> str:
     """Return the name of a sink's target, such as its table; "" if its type has none."""
-    rule = resource_kind("sink", sink.type).schema.get("x-replace", {})
-    return str(sink.body.get(rule.get("target"), ""))
+    names = resource_kind("sink", sink.type).schema.get("x-replace", {}).get("targets", ())
+    return next((str(sink.body[name]) for name in names if name in sink.body), "")

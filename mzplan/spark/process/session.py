@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mzplan.host.processes import LOG_FORMAT_VARIABLE
+from mzplan.host.processes import LOG_FORMAT_VARIABLE, SCRATCH_PREFIX
 from mzplan.host.spark_lines import LINES, SparkLine, installed_line, line_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
@@ -190,7 +190,7 @@ def _scratch() -> Path:
     than ten days from /tmp but leaves a locked folder alone, and tasks start from this folder as long as the
     process runs.
     """
-    folder = tempfile.mkdtemp(prefix="mzplan-spark-")  # 0700
+    folder = tempfile.mkdtemp(prefix=SCRATCH_PREFIX)  # 0700
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with suppress(OSError):  # a file system without locks
         fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)  # never closed, to keep the lock
