@@ -135,7 +135,8 @@ def _why_forgotten(session: SparkSession, schema: list[str]) -> str:
     catalog = schema[0] if len(schema) > 1 else session.catalog.currentCatalog()
     if catalog != _SESSION_CATALOG:
         return ""
-    is_built_in = "sql.delta.catalog" in session.conf.get("spark.sql.catalog.spark_catalog", "")
+    built_in = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    is_built_in = session.conf.get("spark.sql.catalog.spark_catalog", None) == built_in
     if is_built_in and session.conf.get("spark.sql.catalogImplementation") != "hive":
         return "Spark's built-in catalog keeps its tables in memory (spark.sql.catalogImplementation)."
     name = _quoted(schema)
@@ -145,7 +146,7 @@ def _why_forgotten(session: SparkSession, schema: list[str]) -> str:
         if exists
         else session.conf.get("spark.sql.warehouse.dir")
     )
-    if f"/{SCRATCH_PREFIX}" in folder:
+    if f"/{SCRATCH_PREFIX}" in str(folder):
         return "spark.sql.warehouse.dir isn't set, so its files would be in the runner's temporary folder."
     return ""
 

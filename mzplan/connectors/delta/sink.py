@@ -73,7 +73,7 @@ class DeltaSink(SinkConnector):
             ([] if TABLE in query.body else target_problems(query, folder_of(query)))
             or unfit_partitions(query, outputs)
             or _unfit_time(query, outputs)
-            or unfit_table(query, folder, outputs)
+            or (unfit_table(query, folder, outputs) if folder is not None else [])
             or check_recorded(query)
             or self._lost_steps(query)
         )

@@ -15,14 +15,14 @@ from mzplan.schema.target_writes import VERSION_COLUMNS, keeps_history
 from mzplan.warehouse.paths import local_path
 
 
-def unfit_table(query: ResolvedQuery, folder: str | None, outputs: Sequence[Output]) -> list[Diagnostic]:
+def unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
     """Return MZ053 for an existing table that the sink can't write to, for one of these reasons:
 
     - It is missing columns of the key, so every MERGE would fail. (Other missing columns are added.)
     - Its partition columns differ from the sink's, and they can't change.
     - Its types don't hold the sink's values. Spark would fail at the first value that it can't cast.
     """
-    local = local_path(folder) if folder is not None else None
+    local = local_path(folder)
     if local is None or not (local / "_delta_log").is_dir():
         return []
     table = open_table(str(local))

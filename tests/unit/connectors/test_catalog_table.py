@@ -90,7 +90,8 @@ class Catalog:
 def taken(query: ResolvedQuery, place: DeltaTable | None = None, **settings: str) -> tuple[str, str]:
     """Return the sink's folder, and the statement that created its table."""
     catalog = Catalog(
-        place, settings | {"spark.sql.catalog.spark_catalog": "x.sql.delta.catalog.DeltaCatalog"}
+        place,
+        settings | {"spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"},
     )
     assert query.checkpoint is not None
     session: Any = catalog
