@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from examples.servers import PostgresServer
+from tests.spark_lines import environment_of, other_line
 from tests.support import Make, Project, drop_file, eventually, execute, rows_of
 
 PIPELINE = """\
@@ -220,3 +224,84 @@ def test_a_python_data_source_of_an_installed_package_is_found(tmp_path: Path) -
         assert rows == [0, 1, 2, 3, 4], done
     finally:
         project.down()
+
+
+ICEBERG = """\
+connections:
+  lake:
+    type: spark
+    format: iceberg
+    packages: ["org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.1"]
+sources:
+  orders: {type: local, schema: "id BIGINT, customer STRING", trigger: {interval: 300ms}}
+  copied:
+    connection: lake
+    options: {path: lake.shop.streamed}
+    schema: "id BIGINT, customer STRING"
+    trigger: {interval: 300ms}
+sinks:
+  streamed: {from: orders, connection: lake, options: {path: lake.shop.streamed}, trigger: {interval: 300ms}}
+  batched:
+    from: copied
+    connection: lake
+    options: {path: lake.shop.batched}
+    batch: true
+    trigger: {interval: 300ms}
+"""
+# Iceberg's tables must exist, and only Iceberg creates and reads them.
+ASK_ICEBERG = """\
+import json, sys
+from mzplan.spark.session import open_session
+packages = {"spark.jars.packages": ("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.1",)}
+spark = open_session("iceberg", {}, packages)
+found = [[list(row) for row in spark.sql(statement).collect()] for statement in sys.argv[1:]]
+print("FOUND", json.dumps(found))
+"""
+
+
+@pytest.mark.nightly  # Ivy downloads the runtime
+def test_iceberg_is_read_and_written_on_the_other_line_of_spark(tmp_path: Path) -> None:
+    """Iceberg has no runtime for the newest line."""
+    assert other_line().spark == "4.0"
+    catalog = "spark.sql.catalog.lake"
+    settings = {
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.type": "hadoop",
+        f"{catalog}.warehouse": str(tmp_path / "iceberg"),
+    }
+    (tmp_path / "conf").mkdir()
+    defaults = "".join(f"{name} {value}\n" for name, value in settings.items())
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(defaults)
+    environment = {**environment_of(other_line()), "SPARK_CONF_DIR": str(tmp_path / "conf")}
+    project = Project(tmp_path / "p", "iceberg", environment)
+
+    def ask(*statements: str) -> list[list[Any]]:
+        command = [sys.executable, "-c", ASK_ICEBERG, *statements]
+        given = {**os.environ, **environment}
+        done = subprocess.run(command, capture_output=True, text=True, env=given, cwd=project.folder)
+        assert done.returncode == 0, done.stderr[-3000:]
+        found: list[list[Any]] = json.loads(done.stdout.partition("FOUND ")[2])
+        return found
+
+    columns = "(id BIGINT, customer STRING) USING iceberg"
+    ask(*(f"CREATE TABLE lake.shop.{name} {columns}" for name in ("streamed", "batched")))
+    try:
+        project.write("shop", ICEBERG)
+        project.apply()
+        project.append("orders", [{"id": 1, "customer": "ada"}, {"id": 2, "customer": "eve"}])
+
+        def ids() -> list[int]:
+            return sorted(row["id"] for row in snapshot(project, "source.copied"))
+
+        eventually("the rows", lambda: ids() == [1, 2])
+        project.kill_runner()
+        project.json("up")
+        project.append("orders", [{"id": 3, "customer": "bob"}])
+        eventually("the row after the kill", lambda: ids() == [1, 2, 3])
+        eventually("the last step", lambda: project.queries()["sink.batched"]["total_rows"] >= 3)
+    finally:
+        project.down()
+    streamed, batched = ask(*(f"SELECT * FROM lake.shop.{name}" for name in ("streamed", "batched")))
+    wanted = [[1, "ada"], [2, "eve"], [3, "bob"]]
+    assert sorted(streamed) == wanted  # Iceberg's streaming writer is exactly once
+    assert [row for row in wanted if row in batched] == wanted
