@@ -251,7 +251,7 @@ sinks:
 # Iceberg's tables must exist, and only Iceberg creates and reads them.
 ASK_ICEBERG = """\
 import json, sys
-from mzplan.spark.session import open_session
+from mzplan.spark.process.session import open_session
 packages = {"spark.jars.packages": ("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.1",)}
 spark = open_session("iceberg", {}, packages)
 found = [[list(row) for row in spark.sql(statement).collect()] for statement in sys.argv[1:]]
