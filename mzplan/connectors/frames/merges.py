@@ -11,6 +11,7 @@ the source's positions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ VERSION, EXISTS, TIME = "_version", "_there", "_committed"  # the first fields o
 IS_REMOVED = f"{POSITION}.{EXISTS} = 0"
 """SQL that is true if a row with this order no longer exists after its change."""
 _LATEST = "_mzplan_latest"
+_FLOAT = re.compile(r"\b(float|double)\b")  # in the type of a column
 
 
 def exists_after() -> Any:
@@ -142,11 +144,17 @@ def delete_matching(values: DataFrame, step: int, table: str, mark: str = "") ->
     of the columns, but no value: a DELETE would store its condition there. `mark`: a text for the log.
     """
     session = values.sparkSession
-    values.createOrReplaceTempView(_VIEW)
+    # To Spark, -0.0 equals 0.0, but the texts of both differ.
+    floats = [field.name for field in values.schema if _FLOAT.search(field.dataType.simpleString())]
+    texts = {f"_mzplan_text_{number}": name for number, name in enumerate(floats)}
+    columns = [f.col(quoted(name)).cast("string").alias(text) for text, name in texts.items()]
+    values.select("*", *columns).distinct().createOrReplaceTempView(_VIEW)
     _name_step(session, step)
     if mark:
         session.conf.set(_METADATA, mark)
-    matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in values.columns)
+    same = [f"t.{quoted(name)} <=> s.{quoted(name)}" for name in values.columns]
+    same += [f"CAST(t.{quoted(name)} AS STRING) <=> s.{text}" for text, name in texts.items()]
+    matches = " AND ".join(same)
     try:
         session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {matches} WHEN MATCHED THEN DELETE")
     finally:

@@ -80,20 +80,18 @@ def _erase_rows(context: TaskContext, task: Task, number: int, condition: str) -
     rows = read_table(context.spark, context.collection)
     columns = map(quoted, _columns(condition, query))
     found = rows.where(_sql(rows, condition, query)).select(*columns).persist()
-    values = found.distinct().persist()
     try:
         letters, unreadable = _count_letters(context, condition)
         outcome = outcome_of(task, number, found.count(), letters, unreadable)
         record = TaskRecord(task=task, outcome=outcome, step=number)
         checkpoint.tasks.record(record)
         failpoint(Failpoint.ERASURE_JOURNALED)
-        if not values.isEmpty():
+        if outcome.facts["rows"]:
             context.note(f"erasing {count(int(outcome.facts['rows']), 'row')} as step {number}")
             mark = "" if query.keys else MARK
             with writing_as(context.spark, checkpoint.log.query_id() or ""), context.rewriting:
-                delete_matching(values, number, table_at(context.collection), mark)
+                delete_matching(found, number, table_at(context.collection), mark)
     finally:
-        values.unpersist()
         found.unpersist()
     return record
 
