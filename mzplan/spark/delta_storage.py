@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Unpack
 
 from mzplan.connectors.local.step_numbers import StepNumbers, appenders
@@ -40,9 +40,9 @@ from mzplan.schema.source_columns import keys_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
 from mzplan.store.store import Store
-from mzplan.warehouse.checkpoints import LAYOUT, Checkpoint
+from mzplan.warehouse.checkpoints import LAYOUT, Checkpoint, TaskRecord
 from mzplan.warehouse.damage import GoneError, last_vacuumed
-from mzplan.warehouse.erased_steps import ERASED_AT, last_erasure
+from mzplan.warehouse.erased_steps import ERASED_AT, SWEPT_AT, last_erasure
 from mzplan.warehouse.folder import Folder, delete_checksum, open_folder
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.rows.snapshot import small_files, snapshot_batches
@@ -70,8 +70,11 @@ class Tables(Protocol):
     def merge_files(self, collection: str) -> None:
         """Merge small files into large ones."""
 
-    def reclaim_files(self, collection: str, older: float) -> None:
-        """Remove the files that no version of the last `older` seconds contains."""
+    def reclaim_files(self, collection: str, older: float, *, uncommitted: bool = False) -> None:
+        """Remove the files that no version of the last `older` seconds contains.
+
+        `uncommitted`: also older files that no version ever had, because their writer was killed.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,25 +165,38 @@ class DeltaStorage:
         now = time.monotonic()
         last = self._reclaimed.get(place, _NEVER)
         is_due = now - last.tried >= self.reclaim_every or upper - last.upper >= self.reclaim_steps
-        if (since, is_read) == (last.since, last.is_read) or not is_due:
-            return  # each VACUUM makes a commit or two, which every reader of the table has to read
+        if not is_due:
+            return
         oldest = next((r for r in history.committed(since, since) if r.step == since), None)
-        if oldest is not None and oldest.time is not None:
-            # Don't retry a failure every minute.
-            self._reclaimed[place] = _Reclaim(now, upper, last.since)
-            if is_read:
-                older = _whole_hours(time.time() - max(oldest.time, _erased_at(history) or 0.0))
-            else:
-                # A reader that starts at that step may still need a file that was replaced after it.
-                older = max(self.safety, time.time() - oldest.time)
-                if self._is_merged(history, oldest):
-                    # Change-feed files belong to no version and are removed by their own age. The files of a
-                    # step are somewhat older than its commit.
-                    older += _CHANGES_BEFORE
-            self._tables.reclaim_files(collection, older)
-            self._reclaimed[place] = _Reclaim(now, upper, since, is_read)
-            failpoint(Failpoint.STORAGE_RECLAIMED)
-            self._clean_log(history, since)
+        if oldest is None or oldest.time is None:
+            return
+        older = self._unneeded_after(history, oldest, is_read=is_read)
+        erasure = _erasure_to_sweep(history, older)
+        if (since, is_read) == (last.since, last.is_read) and erasure is None:
+            return  # each VACUUM makes a commit or two, which every reader of the table has to read
+        # Don't retry a failure every minute.
+        self._reclaimed[place] = _Reclaim(now, upper, last.since)
+        self._tables.reclaim_files(collection, older, uncommitted=erasure is not None)
+        if erasure is not None:
+            details = {**erasure.details, SWEPT_AT: time.time()}
+            history.tasks.record(replace(erasure, details=details))
+        self._reclaimed[place] = _Reclaim(now, upper, since, is_read)
+        failpoint(Failpoint.STORAGE_RECLAIMED)
+        self._clean_log(history, since)
+
+    def _unneeded_after(self, history: StepHistory, oldest: StepRecord, *, is_read: bool) -> float:
+        """Return the age in seconds from which no reader needs a replaced file.
+
+        `oldest`: the oldest step to keep. `is_read`: whether readers need the newest version only.
+        """
+        assert oldest.time is not None
+        if is_read:
+            return _whole_hours(time.time() - max(oldest.time, _erased_at(history) or 0.0))
+        # A reader that starts at that step may still need a file that was replaced after it.
+        older = max(self.safety, time.time() - oldest.time)
+        # Change-feed files belong to no version and are removed by their own age. The files of a step are
+        # somewhat older than its commit.
+        return older + (_CHANGES_BEFORE if self._is_merged(history, oldest) else 0.0)
 
     def _clean_log(self, history: StepHistory, since: Step) -> None:
         """Remove the log entries that only steps before `since` need.
@@ -275,10 +291,30 @@ class SparkController(Controller):
         super().__init__(store, spark, storage, secrets, jobs, **options)
 
 
+def _due_erasure(history: StepHistory) -> TaskRecord | None:
+    return last_erasure(history.tasks, due=time.time() + _SETTLED)
+
+
 def _erased_at(history: StepHistory) -> float | None:
     """Return when rows of a collection were last erased whose old files are due; None without any."""
-    erasure = last_erasure(history.tasks, due=time.time() + _SETTLED)
+    erasure = _due_erasure(history)
     return float(erasure.details.get(ERASED_AT, 0.0)) if erasure is not None else None
+
+
+def _erasure_to_sweep(history: StepHistory, older: float) -> TaskRecord | None:
+    """Return a due erasure, if older files without a version may have its rows, and nobody still writes them.
+
+    A killed runner leaves such files. A step that began earlier has been committed since, or none is being
+    written, because one query after the other writes a collection.
+    """
+    erasure = _due_erasure(history)
+    before = time.time() - math.ceil(older / 3600) * 3600  # VACUUM rounds up
+    if erasure is None or SWEPT_AT in erasure.details or before < erasure.details.get(ERASED_AT, 0.0):
+        return None
+    if history.log.unfinished() is None:
+        return erasure
+    last = _time_of(history, history.upper() - 1)
+    return erasure if last is not None and last >= before else None
 
 
 def _time_of(history: StepHistory, step: Step) -> float | None:

@@ -172,9 +172,9 @@ class SparkExecutor(SparkDriver):
         sink = self._connectors.sink(description.type)
         return compact_target(self._session(), sink, query, self._collections.rewriting)
 
-    def reclaim_files(self, collection: str, older: float) -> None:
+    def reclaim_files(self, collection: str, older: float, *, uncommitted: bool = False) -> None:
         """Remove the files of a Delta table that no version of the last `older` seconds contains."""
-        vacuum(self._session(), collection, older)
+        vacuum(self._session(), collection, older, uncommitted=uncommitted)
 
     # ── checking
 

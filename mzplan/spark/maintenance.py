@@ -41,15 +41,19 @@ def compact_target(
         ) from None
 
 
-def vacuum(spark: SparkSession, table: str, older: float) -> None:
+def vacuum(spark: SparkSession, table: str, older: float, *, uncommitted: bool = False) -> None:
     """Remove the files of a Delta table that no version of the last `older` seconds contains.
 
+    `uncommitted`: also older files that no version ever had; the caller knows that nobody still writes them.
     Delta rounds up to whole hours. Raises Spark's errors.
     """
     # Delta's check guards against slow readers. Here, `older` already covers what every reader still needs.
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     # LITE removes only files that the log knows, so never a file of a micro-batch that is being written.
     hours = math.ceil(older / 3600)
+    if uncommitted:
+        spark.sql(f"VACUUM {table_at(table)} RETAIN {hours} HOURS")
+        return
     try:
         spark.sql(f"VACUUM {table_at(table)} LITE RETAIN {hours} HOURS")
     except Exception as problem:

@@ -10,6 +10,8 @@ from mzplan.warehouse.checkpoints import TaskRecord, TaskRecords
 
 ERASED_AT = "erased_at"
 """The detail of an erasure's record: when no version of the table had the rows any more, in seconds."""
+SWEPT_AT = "swept_at"
+"""The detail of an erasure's record: when files were removed that no version ever had, in seconds."""
 
 
 def last_erasure(tasks: TaskRecords, *, due: float = math.inf) -> TaskRecord | None:

@@ -274,3 +274,37 @@ def test_an_error_of_spark_says_nothing_about_the_condition(lab: Lab, topic: Mak
     assert refused.code == "MZ402" and "CAST_INVALID_INPUT" in refused.summary, refused
     assert "ann" not in f"{refused.summary}{refused.detail}{refused.hint}"
     assert lab.ids(source) == [1]
+
+
+def test_negative_zero_is_another_value(lab: Lab, topic: Make) -> None:
+    """To Spark, both zeros are equal, also in a condition; but their texts differ."""
+    name = topic(partitions=1)
+    source = lab.kafka_source(name, "id BIGINT, amount DOUBLE, place STRUCT<x: DOUBLE>")
+    for id_, amount in ((1, "0.0"), (2, "-0.0"), (3, "1.0")):
+        lab.send(name, f'{{"id": {id_}, "amount": {amount}, "place": {{"x": {amount}}}}}'.encode())
+    lab.start(source)
+    eventually("it has the rows", lambda: lab.ids(source) == [1, 2, 3])
+    lab.finish(source)
+    described = request(lab, source, "CAST(amount AS STRING) = '-0.0' AND place.x = 0")
+    lab.start(described)
+    assert lab.ids(described) == [1, 3]
+    assert lab.report(described).tasks_done[0].facts["rows"] == 1
+    lab.finish(described)
+
+
+def test_files_that_a_killed_runner_left_are_removed(lab: Lab, topic: Make) -> None:
+    """The log of the table doesn't know them."""
+    name = topic(partitions=1)
+    source = lab.kafka_source(name)
+    lab.produce(name, order(1, "ann"))
+    lab.start(source)
+    eventually("it has the row", lambda: lab.ids(source) == [1])
+    lab.finish(source)
+    collection = lab._collection(source)
+    left = collection / "part-00000-11111111-1111-1111-1111-111111111111-c000.snappy.parquet"
+    left.write_bytes(b"ann")
+    lab.executor.reclaim_files(str(collection), 0.0)
+    assert left.exists()
+    lab.executor.reclaim_files(str(collection), 0.0, uncommitted=True)
+    assert not left.exists()
+    assert lab.ids(source) == [1]

@@ -41,12 +41,14 @@ class Tables:
     def __init__(self) -> None:
         self.merged: list[str] = []
         self.reclaimed: list[tuple[str, float]] = []
+        self.swept: list[float] = []
 
     def merge_files(self, collection: str) -> None:
         self.merged.append(collection)
 
-    def reclaim_files(self, collection: str, older: float) -> None:
+    def reclaim_files(self, collection: str, older: float, *, uncommitted: bool = False) -> None:
         self.reclaimed.append((collection, older))
+        self.swept += [older] if uncommitted else []
         if self.failure is not None:
             raise self.failure
 
@@ -287,6 +289,7 @@ def test_old_files_of_an_erasure_are_removed_before_its_deadline(
     # A reader that is behind keeps the files.
     storage.maintain(place, 2)
     assert tables.reclaimed.pop()[1] > 9 * hour
+    assert not tables.swept
     # Nothing has come since, and every reader has read everything.
     storage = DeltaStorage(warehouse, tables)
     for _ in range(2):
@@ -294,3 +297,32 @@ def test_old_files_of_an_erasure_are_removed_before_its_deadline(
     ((_, older),) = tables.reclaimed
     assert older % hour == 0 and ended + 60 < now[0] - older <= ended + 60 + hour
     assert storage.extent(place).since == 3, "the count continues from the last step"
+    # Also the files that a killed runner left, once for each erasure, whichever runner does it.
+    assert tables.swept == [older]
+    DeltaStorage(warehouse, tables).maintain(place, 4)
+    assert tables.swept == [older] and len(tables.reclaimed) == 2
+
+
+@pytest.mark.parametrize(("since", "erased", "sweeps"), [(4, 60.0, False), (3, -32400.0, True)])
+def test_files_of_a_step_that_is_being_written_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, since: int, erased: float, sweeps: bool
+) -> None:
+    """Unless the step began after these files were written, because the step before it ended later.
+
+    `erased`: in seconds after the last step."""
+    source, tables = stored(tmp_path), Tables()
+    warehouse, place = str(source.warehouse), source.place
+    history = StepHistory(warehouse, place)
+    history.index.append(history.tail(None))
+    ended = history.committed(3, 3)[0].time
+    assert ended is not None
+    monkeypatch.setattr(delta_storage.time, "time", lambda: ended + 36000.0)
+    erasure = task("erasure", 7, "erase of rows", condition="c", by=instant_text(int(ended) * 1000))
+    details = {ERASED_AT: ended + erased}
+    outcome = TaskOutcome(serial=7)
+    record = TaskRecord(task=erasure, outcome=outcome, step=2, details=details, done=True)
+    Checkpoint.of(warehouse, *place).tasks.record(record)
+    history.log.plan(*history.log.lines(3)[2:])
+    assert history.log.unfinished() == 4
+    DeltaStorage(warehouse, tables).maintain(place, since)
+    assert len(tables.reclaimed) == 1 and bool(tables.swept) is sweeps
