@@ -13,6 +13,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.tasks import ERASURE
+from mzplan.model.times import instant_text
 from mzplan.model.words import count
 from mzplan.operations.connections import require_here
 from mzplan.operations.project import Project, Reporter, read_state, why_nothing_runs
@@ -24,6 +25,7 @@ from mzplan.schema.source_columns import columns_of
 from mzplan.schema.sql.view_query import is_row_view
 from mzplan.schema.target_writes import writes_generation_difference
 from mzplan.warehouse.damage import DamagedError, GoneError, VacuumedError
+from mzplan.warehouse.erased_steps import ERASED_AT, last_erasure
 from mzplan.warehouse.foreign_changes import ForeignChanges, foreign_changes
 from mzplan.warehouse.rows.content_hash import ContentHash, content_hash
 from mzplan.warehouse.rows.replay import ValuesSeen, collection_batches
@@ -108,6 +110,9 @@ def verify(
     history = history_of(project, state, resource)
     if recomputes(resource.body) or (upstream is not None and _is_recomputed(resource)):
         recomputed, problems = recompute(project, state, resource, wanted, recomputation, reporter)
+        if recomputed is not None and recomputed.is_wrong:
+            with readable(address):
+                recomputed = replace(recomputed, explanation=_erased_input(project, state, resource))
         return VerificationResult(
             address=address,
             problems=problems,
@@ -153,6 +158,24 @@ def _is_recomputed(resource: ResourceState) -> bool:
     if not resource.address.is_view or resource.snapshots:
         return False
     return not is_row_view(resource_kind(resource.address.kind, resource.type), resource.body)
+
+
+def _erased_input(project: Project, state: State, view: ResourceState) -> str:
+    """Return which source has erased rows that a view still counts, as sentences; "" if none has."""
+    if recomputes(view.body):
+        return ""  # it follows the erasure
+    oldest = next(iter(history_of(project, state, view).committed(0, None)), None)
+    for read in view.reads.values():
+        erasure = last_erasure(history_of(project, state, state.resources[read]).tasks)
+        erased_at = float(erasure.details.get(ERASED_AT, 0.0)) if erasure is not None else 0.0
+        # Without its first step, the view may have begun before the erasure.
+        began_later = oldest is not None and oldest.step == 0 and (oldest.time or 0.0) > erased_at
+        if erasure is not None and not began_later:
+            return (
+                f"Rows were erased from {read} at {instant_text(int(erased_at) * 1000)}, and the view still "
+                f"counts them. Compute it again: mzplan apply --replace {view.address} --allow-replace"
+            )
+    return ""
 
 
 def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstream: bool) -> list[StepRecord]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +16,18 @@ from mzplan.endpoints.interface import Written
 from mzplan.features.steps.steps_text import render_verified, verified_to_json
 from mzplan.features.steps.verification import VerificationResult, verify
 from mzplan.model.address import Address
+from mzplan.model.tasks import ERASURE, TaskOutcome
 from mzplan.operations.project import open_project
 from mzplan.schema.columns import parse_columns
 from mzplan.spark.verification.recomputed_view import RecomputationResult, RecomputedView
 from mzplan.spark.verification.sink_content import Downstream
+from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.erased_steps import ERASED_AT
 from mzplan.warehouse.rows.content_hash import ContentHash
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredShop, StoredSink, StoredSource, named
+from tests.tasks import task
 from tests.unit.cli_runs import Ran, apply, state
 from tests.unit.reporters import SilentReporter
 
@@ -162,3 +166,20 @@ def test_a_row_that_differs_is_an_error_unless_it_may_be_late(recompute: Recompu
     assert "mzplan can't tell whether this is correct. The view has dropped late rows.\n" in late.out
     gone = recompute(Mock(side_effect=GoneError("Its files are gone.")), code=1)
     assert "error[MZ091]: view.totals can't be recomputed as of step 2" in gone.err
+
+
+def test_a_view_that_still_counts_erased_rows_says_so(recompute: Recompute, tmp_path: Path) -> None:
+    """Unless it has begun after the erasure."""
+    wrong, id_ = result(missing=1, more=1), state(tmp_path)["resources"]["source.orders"]["id"]
+    tasks = Checkpoint.of(str(tmp_path / "warehouse"), id_, 1).tasks
+    erasure = TaskRecord(
+        task=task(ERASURE, 2, "erase of rows"), outcome=TaskOutcome(serial=2), step=1, done=True
+    )
+    tasks.record(replace(erasure, details={ERASED_AT: 1.0}))
+    recompute(wrong, code=1)
+    tasks.record(replace(erasure, details={ERASED_AT: 4e9}))
+    out = recompute(wrong).out
+    assert (
+        "Rows were erased from source.orders at 2096-10-02T07:06:40Z, and the view still counts them." in out
+    )
+    assert "mzplan apply --replace view.totals --allow-replace" in out
