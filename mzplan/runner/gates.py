@@ -4,7 +4,8 @@
 - Some queries of a change, its canaries, go first, and the other queries wait for them. The runner writes its
   verdict into the Status before it acts on it, and the verdict holds for that serial. If the runner is
   killed, its successor therefore acts in the same way.
-- Readers of a replaced source wait for its new generation (mzplan.runner.replacements).
+- Readers of a replaced source wait for its new generation, and new generations wait for erasures of the
+  source that they read (mzplan.runner.replacements).
 - Views wait for the first copy of the collections that they read as tables, and sinks that write a
   difference for that of their collection's new generation (mzplan.runner.first_copies).
 """

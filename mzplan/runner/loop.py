@@ -276,6 +276,7 @@ class Runner:
             # A query that comes from another runner continues under a higher epoch than the other runner's.
             self.controller.raise_epoch(next_epoch(self.store.backend))
         self.gates.handover.follow(state)
+        self.gates.replacements.follow(state)
         self.gates.first_copies.follow(state)
         self._set_parallelism(state.serial)
         self.controller.follow(wanted, places_of(state), {c.id: policy_of(c) for c in collections})

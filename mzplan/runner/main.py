@@ -111,10 +111,9 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
     controller.attach(lease, Cause(cause="runner", detail="a dry pass"))  # never written down
     runner = Runner(controller, gates, default_settings=settings.runner)
     try:
-        for _ in range(16):  # each query needs three rounds (stop, start, accept), and canaries go first
-            if not runner.tick():
+        for _ in range(32):  # each query needs three rounds (stop, start, accept), some after others
+            if not (runner.tick() or runner.tick()):  # an idle round may find what releases a query
                 break
-        runner.tick()
     finally:
         store.leases.renew(lease, released=True)
     return True

@@ -12,14 +12,16 @@ from mzplan.model.address import MAX_NAME, Address
 from mzplan.model.losses import FirstCopy
 from mzplan.model.resources import Resource
 from mzplan.model.state import State
+from mzplan.model.tasks import ERASURE
 from mzplan.operations.follower import OutcomeFollower
 from mzplan.plan.drift import drift_of_instance
 from mzplan.runner.metrics import RunnerCollector
 from mzplan.runner.run_events.watch import RunEvent, RunWatch
 from mzplan.schema.description import digest_of
+from tests.tasks import task
 from tests.unit.reporters import SilentReporter
 from tests.unit.runner.test_first_copies import Copies, view
-from tests.unit.runner.test_runner import HookedExecutor, World, edited
+from tests.unit.runner.test_runner import ORDERS, HookedExecutor, World, edited
 from tests.unit.small_projects import at, commit, kafka, postgres, project, sink, source
 
 NAMED, COUNTED, WRITTEN = at("view.named"), at("view.counted"), at("sink.written")
@@ -163,6 +165,36 @@ def test_a_second_replace_gives_the_first_up(world: World, copies: Copies, state
     assert copies.seen(NAMED).held == "generation 3 runs beside it: 1 of 8 steps are read"
     expected = {"source.orders": 1, "view.named": 1, "view.named@3": 3, "sink.written": 1}
     assert generations(world) == expected
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_new_generation_waits_until_an_erasure_is_done(world: World, copies: Copies, beside: bool) -> None:
+    """Else it would begin with a version of the collection that still has the rows."""
+    named = view("named", "source.orders")
+    if not beside:
+        named = replace(named, body={**named.body, "lifecycle": {"replace": "in-place"}})
+    first = make_state(named)
+    world.commit(first)
+    assert copies.seen(NAMED).condition == "running"
+    copies.by_place |= {("named", 1): steps(7, 8), ("named", 2): steps(2, 8)}
+    erasure = task(ERASURE, 2, "erase of rows")
+    before = generations(world)
+    world.executor.fail_start = lambda query: "no memory" if query.tasks else None
+    world.commit(edited(replaced(first, NAMED), ORDERS, tasks=(erasure,)))
+    waits = "waits for the erasure of source.orders"
+    assert copies.seen(NAMED).held == waits
+    assert {**generations(world), "source.orders": 1} == before
+    world.next_runner()
+    copies.use(world.executor)
+    assert copies.seen(NAMED).held == waits
+    assert {**generations(world), "source.orders": 1} == before
+    world.executor.fail_start = lambda query: None
+    world.later(100.0)
+    assert copies.seen(ORDERS).condition == "running"
+    assert copies.seen(NAMED).held == (
+        "generation 2 runs beside it: 2 of 8 steps are read" if beside else None
+    )
+    assert generations(world)["view.named@2" if beside else "view.named"] == 2
 
 
 def test_a_pause_stops_both(world: World, copies: Copies, state: State) -> None:
