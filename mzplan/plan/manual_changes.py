@@ -148,6 +148,17 @@ def _query(state: State, address: Address) -> ResourceState:
     )
 
 
+def configuration_of(state: State) -> Configuration:
+    """Return the configuration that the files would have had to give this committed state."""
+    return Configuration(
+        project=state.project,
+        warehouse=state.warehouse,
+        instances=state.instances,
+        resources={address: record.declared for address, record in state.resources.items()},
+        settings=state.settings or RunnerSettings(),
+    )
+
+
 def plan_between(before: State, after: State) -> Plan:
     """Return the changes between two states, as they would be planned today.
 
@@ -159,13 +170,9 @@ def plan_between(before: State, after: State) -> Plan:
         for address, record in after.resources.items()
         if (old := former.get(record.id, address)) != address and old not in after.resources
     }
-    configuration = Configuration(
-        project=after.project,
-        warehouse=after.warehouse,
-        instances=after.instances,
-        resources={address: record.declared for address, record in after.resources.items()},
-        settings=after.settings or before.settings or RunnerSettings(),
-    )
+    configuration = configuration_of(after)
+    if after.settings is None and before.settings is not None:
+        configuration = dataclasses.replace(configuration, settings=before.settings)
     plan = build_plan(configuration, before, moves=moves)
     # Changes that no difference between the bodies explains were made by hand. A query has a new checkpoint
     # if it was replaced, or deleted and created again.

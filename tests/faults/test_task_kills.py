@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import CompletedProcess, Popen
 from typing import TYPE_CHECKING
 
 import pytest
@@ -235,14 +235,26 @@ def test_killed_while_dead_letters_are_read_again(
 TOTALS = "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer"
 
 
-@pytest.mark.timeout(900)
-def test_killed_in_a_recompute(tmp_path: Path) -> None:
-    """The state goes on at each point: the totals of all rows are right afterwards."""
-    project = Project(tmp_path / "p", "recompute")
-    shop, lake = Doomed(project), tmp_path / "p" / "lake" / "out"
-    totals: Counter[str] = Counter()
+class Totals(Doomed):
+    """A view that keeps the total of each customer, and a target that follows it."""
 
-    def declare(query: str) -> None:
+    def __init__(self, folder: Path):
+        super().__init__(Project(folder, "totals"))
+        self.lake = folder / "lake" / "out"
+        self.totals: Counter[str] = Counter()
+
+    def begin(self, *customers: str) -> Popen[bytes]:
+        """Start a runner, and wait until the target has these customers' first totals."""
+        self.declare(TOTALS)
+        DeltaTable.create(str(self.lake), Schema([Field("customer", "string"), Field("total", "long")]))
+        runner = self.runner()
+        assert self.project.run("apply", *ASKED).returncode == 8
+        eventually("it runs", self.is_running, SECONDS)
+        self.add(*customers)
+        self.has(*dict.fromkeys(customers))
+        return runner
+
+    def declare(self, query: str) -> None:
         every = {"trigger": {"interval": "300ms"}}
         key = {"key": ["customer"], **every}
         schema = "customer STRING, amount BIGINT"
@@ -253,32 +265,29 @@ def test_killed_in_a_recompute(tmp_path: Path) -> None:
             "views": {"totals": {"query": query, "output": "update", **key}},
             "sinks": {"out": {**sink, **key}},
         }
-        project.write("shop", json.dumps(declared))
+        self.project.write("shop", json.dumps(declared))
 
-    def add(*customers: str) -> None:
-        totals.update(customers)
-        project.append("orders", [{"customer": name, "amount": 1} for name in customers])
+    def add(self, *customers: str) -> None:
+        self.totals.update(customers)
+        self.project.append("orders", [{"customer": name, "amount": 1} for name in customers])
 
-    def has(*customers: str) -> None:
-        wanted = {name: totals[name] for name in customers}
-        found: dict[str, int] = {}
+    def has(self, *customers: str) -> None:
+        wanted = {name: self.totals[name] for name in customers}
 
         def arrived() -> bool:
-            found.clear()
-            found.update({row["customer"]: row["total"] for row in read_delta(lake)})
-            return found == wanted
+            return {row["customer"]: row["total"] for row in read_delta(self.lake)} == wanted
 
         eventually(f"the target has {wanted}", arrived, SECONDS)
 
+
+@pytest.mark.timeout(900)
+def test_killed_in_a_recompute(tmp_path: Path) -> None:
+    """The state goes on at each point: the totals of all rows are right afterwards."""
+    shop = Totals(tmp_path / "p")
+    project, add, has = shop.project, shop.add, shop.has
     try:
-        declare(TOTALS)
-        DeltaTable.create(str(lake), Schema([Field("customer", "string"), Field("total", "long")]))
-        runner = shop.runner()
-        assert project.run("apply", *ASKED).returncode == 8
-        eventually("it runs", shop.is_running, SECONDS)
-        add("ada", "bob", "bob", "bob", "cyd", "dan")
-        has("ada", "bob", "cyd", "dan")
-        declare(f"{TOTALS} HAVING sum(amount) > 2")
+        runner = shop.begin("ada", "bob", "bob", "bob", "cyd", "dan")
+        shop.declare(f"{TOTALS} HAVING sum(amount) > 2")
         project.apply()
         shop.stop(runner)
         shop.killed_in(
@@ -296,6 +305,37 @@ def test_killed_in_a_recompute(tmp_path: Path) -> None:
         shop.stop(runner)
         assert sum("task" in step for step in project.json("steps", "view.totals")["steps"]) == 1
         verify(project, "view.totals", "sink.out")
+    finally:
+        shop.close()
+
+
+@pytest.mark.timeout(900)
+def test_killed_while_erased_rows_leave_a_state(tmp_path: Path) -> None:
+    """The view's new generation begins after the erasure, wherever the runner is killed."""
+    shop = Totals(tmp_path / "p")
+    project, add, has = shop.project, shop.add, shop.has
+    try:
+        shop.stop(shop.begin("ada", "bob", "bob", "ada"))
+        shop.killed_in(
+            "erasure",
+            lambda: project.run("erase", "source.orders", "--where", "customer = 'ada'", *ASKED),
+            lambda: add("bob"),
+        )
+        assert project.queries()["view.totals"]["held"] == "waits for the erasure of source.orders"
+        assert list(project.folder.glob("warehouse/checkpoints/*/g2")) == []
+        shop.dies_at(Failpoint.TASK_PASSED_OVER)
+        runner = shop.runner()
+        has("bob")
+        add("eva", "bob")
+        has("bob", "eva")
+        eventually("it is done", shop.has_nothing_to_do, SECONDS)
+        queries = project.queries()
+        assert queries["source.orders"]["tasks"][0]["outcome"]["rows"] == 2
+        assert queries["view.totals"]["generation"] == queries["sink.out"]["generation"] == 2
+        shop.stop(runner)
+        verify(project, "source.orders", "view.totals")
+        assert project.json("verify", "view.totals", "--from-upstream")["recomputed"]["equal"]
+        assert project.json("verify", "sink.out", "--content")["equal"]
     finally:
         shop.close()
 

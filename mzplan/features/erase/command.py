@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,15 +15,19 @@ from mzplan.cli.arguments import DURATION, QUERY
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.options import auto_option, live_option, message_option, wait_option
 from mzplan.features.erase.reach import Reach, reach_of
+from mzplan.features.erase.replacement import reach_with_replacements
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.observed import Status
-from mzplan.model.plan import Plan
+from mzplan.model.plan import Change, Plan
+from mzplan.model.resources import is_dry
 from mzplan.model.state import ResourceState, State, committed_record
 from mzplan.model.tasks import CONDITION, DEADLINE, ERASURE
 from mzplan.model.times import instant_text
 from mzplan.operations.connections import require_here
+from mzplan.operations.planning import stored_data_notices
 from mzplan.operations.project import unreadable
+from mzplan.plan.manual_changes import plan_of
 from mzplan.plan.tasks import plan_task, plan_without_tasks
 from mzplan.schema.columns import Column
 from mzplan.schema.source_columns import columns_of
@@ -46,19 +51,29 @@ def plan_erasure(
     name: str,
     deadline: str,
     statuses: Mapping[str, Status] = _NO_STATUS,
+    *,
+    replaces: bool = True,
 ) -> Plan:
     """Return the plan that erases the rows of a source that meet a condition.
 
     `name`: the name of the condition, which is all that the State gets of it. `deadline`: when the old files
-    must be gone. The plan restarts the query. Raises MzplanError MZ402 if the rows can't be erased.
+    must be gone. `replaces`: whether queries that would still count the rows get a new generation. The plan
+    restarts the source's query. Raises MzplanError MZ402 if the rows can't be erased.
     """
     before = committed_record(state, address)
     _ensure_able(before)
     _ensure_condition(address, where, columns_of(before.type, before.body))
-    reach = reach_of(state, before, where)
+    replacements: tuple[Change, ...] = ()
+    if replaces:
+        reach, replacements = reach_with_replacements(state, before, where, statuses)
+    else:
+        reach = reach_of(state, before, where)
     notices = tuple(_notices(before, reach, deadline))
     arguments = {CONDITION: name, DEADLINE: deadline}
-    return plan_task(state, before, ERASURE, "erase of rows", arguments, statuses, notices)
+    plan = plan_task(state, before, ERASURE, "erase of rows", arguments, statuses, notices)
+    if not replacements:
+        return plan
+    return plan_of(state, (*plan.changes, *replacements), statuses, plan.diagnostics, restarting=True)
 
 
 def _ensure_able(record: ResourceState) -> None:
@@ -113,6 +128,13 @@ def _notices(source: ResourceState, reach: Reach, deadline: str) -> Iterator[Dia
     show_default=True,
     help="How long old files of the collection may keep the rows.",
 )
+@click.option(
+    "--replace/--no-replace",
+    "replaces",
+    default=True,
+    show_default=True,
+    help="Replace views and sinks that would still count the rows.",
+)
 @click.option("--cancel", is_flag=True, help="Cancel the erasures that haven't begun.")
 @auto_option
 @live_option
@@ -123,6 +145,7 @@ def command_erase(
     address: Address,
     where: str | None,
     by: float,
+    replaces: bool,
     cancel: bool,
     auto_approve: bool,
     live: bool | None,
@@ -132,15 +155,16 @@ def command_erase(
     """Erase rows of a source, and what follows from them.
 
     The rows leave the source's collection and its dead letters as one new step. Sinks and views of a source
-    with a key follow, down to their targets. The plan lists what isn't reached, with the command or the
-    statement to run. The State and its history never have the condition.
+    with a key follow, down to their targets. Other views, and sinks with `on_replace: truncate` or
+    `difference`, get a new generation, which begins once the rows are erased. The plan lists what isn't
+    reached, with the command or the statement to run. The State and its history never have the condition.
     """
     if cancel == (where is not None):
         raise click.UsageError("Give either --where or --cancel.")
     if by < _SHORTEST:
         raise click.UsageError("--by must be 4h or longer: a reader may still read the old files.")
     deadline = instant_text(int(time.time() + by) * 1000)
-    requests = _Requests(invocation, address, where, deadline)
+    requests = _Requests(invocation, address, where, deadline, replaces=replaces)
     why = f"Cancelled the erasure of {address}" if cancel else f"Erased rows of {address}"
     # A cancellation must not wait for the servers that may be the cause of it.
     live = False if cancel else live
@@ -164,9 +188,11 @@ class _Requests:
     Other commands write conditions only while they hold the lock of the state, as `plan` does.
     """
 
-    def __init__(self, invocation: Invocation, address: Address, where: str | None, deadline: str):
+    def __init__(
+        self, invocation: Invocation, address: Address, where: str | None, deadline: str, *, replaces: bool
+    ):
         self._invocation, self._address, self._where = invocation, address, where
-        self._deadline = deadline
+        self._deadline, self._replaces = deadline, replaces
         self._name = new_name()
         self._own: set[str] = set()  # the names of the conditions to forget unless the state names them
 
@@ -176,7 +202,17 @@ class _Requests:
         if self._where is None:
             plan = plan_without_tasks(state, address, "erase", statuses)
         else:
-            plan = plan_erasure(state, address, self._where, self._name, self._deadline, statuses)
+            plan = plan_erasure(
+                state,
+                address,
+                self._where,
+                self._name,
+                self._deadline,
+                statuses,
+                replaces=self._replaces,
+            )
+            notices = stored_data_notices(plan, project, state)
+            plan = dataclasses.replace(plan, diagnostics=(*plan.diagnostics, *notices))
         record = committed_record(state, address)
         require_here(project, state, [record])
         self._own = _named_by(record) | {self._name}
@@ -184,7 +220,8 @@ class _Requests:
             conditions, kept = _conditions(project, record), self._own | _begun(project, record)
             for name in set(conditions.names()) - kept:  # a command was killed before its commit
                 conditions.remove(name)
-            if self._where is not None:
+            # A dry instance has no rows, and would never remove the condition.
+            if self._where is not None and not is_dry(state.instances, record.instance):
                 conditions.write(self._name, self._where)
         return plan
 

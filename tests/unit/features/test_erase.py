@@ -30,6 +30,11 @@ views:
     key: [name]
     query: SELECT name, count(*) AS n FROM orders GROUP BY name
   big: {query: "SELECT id, name FROM orders WHERE amount > 10"}
+  small: {query: "SELECT id, name FROM orders WHERE amount < 1"}
+  totals:
+    output: update
+    key: [name]
+    query: SELECT name, sum(amount) AS total FROM orders GROUP BY name
   looked_up:
     snapshots: [people]
     query: SELECT o.id, p.name FROM orders o JOIN people p ON o.id = p.id
@@ -49,9 +54,9 @@ sinks:
     key: [id]
     on_replace: difference
   out: {type: console, from: orders}
-  big_out: {type: console, from: big}
   big_pg: {from: big, connection: pg, table: big, mode: upsert, key: [id]}
-  big_kept: {from: big, connection: pg, table: kept, mode: upsert, key: [id], on_replace: append}
+  totals_pg: {from: totals, connection: pg, table: totals, mode: upsert, key: [name]}
+  small_out: {type: console, from: small}
 """
 
 
@@ -63,8 +68,13 @@ def shop(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def erase(folder: Path, source: str, where: str = "name = 'ann'") -> cli_runs.Ran:
-    return cli_runs.mzplan(folder, "erase", source, "--where", where, "--auto-approve", "--json")
+def erase(folder: Path, source: str, *options: str, where: str = "name = 'ann'") -> cli_runs.Ran:
+    return cli_runs.mzplan(folder, "erase", source, "--where", where, *options, "--auto-approve", "--json")
+
+
+def changed(ran: cli_runs.Ran) -> dict[str, tuple[str, str]]:
+    """The action and its reason, by address."""
+    return {change["address"]: (change["action"], change["reason"]) for change in ran.json()["changes"]}
 
 
 def unreached(ran: cli_runs.Ran) -> dict[str, str]:
@@ -74,8 +84,9 @@ def unreached(ran: cli_runs.Ran) -> dict[str, str]:
 
 
 def test_the_plan_lists_what_a_source_with_a_key_does_not_reach(shop: Path) -> None:
-    ran = erase(shop, "source.people")
+    ran = erase(shop, "source.people", "--no-replace")
     assert ran.code == 0, ran
+    assert changed(ran) == {"source.people": ("restart", "an erase of rows")}
     after = "once the erasure is done"
     assert unreached(ran) == {
         "view.looked_up": f"{after}: mzplan apply --replace view.looked_up --allow-replace",
@@ -84,20 +95,111 @@ def test_the_plan_lists_what_a_source_with_a_key_does_not_reach(shop: Path) -> N
 
 
 def test_the_plan_lists_what_a_growing_source_does_not_reach(shop: Path) -> None:
-    ran = erase(shop, "source.orders")
+    ran = erase(shop, "source.orders", "--no-replace")
     assert ran.code == 0, ran
+    assert changed(ran) == {"source.orders": ("restart", "an erase of rows")}
     after = "once the erasure is done"
     by_hand = f"{after} and the sink has read it:"
     assert unreached(ran) == {
         "view.big": f"{after}: mzplan apply --replace view.big --allow-replace",
+        "view.small": f"{after}: mzplan apply --replace view.small --allow-replace",
+        "view.totals": f"{after}: mzplan apply --replace view.totals --allow-replace",
         "view.looked_up": f"{after}: mzplan apply --replace view.looked_up --allow-replace",
-        "sink.big_out": f"{by_hand} remove its rows from its target by hand",
         "sink.big_pg": "nothing more: view.big replaces it, too",
-        "sink.big_kept": f"{by_hand} DELETE FROM kept WHERE name = 'ann'",
+        "sink.small_out": f"{by_hand} remove its rows from its target by hand",
+        "sink.totals_pg": "nothing more: view.totals replaces it, too",
         "sink.orders_pg": f"{by_hand} DELETE FROM orders WHERE name = 'ann'",
         "sink.orders_lake": f"{after}: mzplan apply --replace sink.orders_lake --allow-replace",
         "sink.out": f"{by_hand} remove its rows from its target by hand",
     }
+
+
+ERASED, AGAIN = (
+    ("restart", "an erase of rows"),
+    ("replace", "it would still count the erased rows"),
+)
+
+
+def test_queries_that_would_still_count_the_rows_are_replaced(shop: Path) -> None:
+    ran = erase(shop, "source.orders")
+    assert ran.code == 0, ran
+    assert changed(ran) == {
+        "source.orders": ERASED,
+        "sink.orders_lake": AGAIN,
+        "view.big": AGAIN,
+        "view.looked_up": AGAIN,
+        "view.totals": AGAIN,
+        "sink.big_pg": ("replace", "view.big replaced"),
+        "sink.totals_pg": ("replace", "view.totals replaced"),
+    }
+    by_hand = "once the erasure is done and the sink has read it:"
+    assert unreached(ran) == {
+        "view.small": "once the erasure is done: mzplan apply --replace view.small --allow-replace",
+        "sink.small_out": "after view.small: mzplan apply --replace sink.small_out --allow-replace",
+        "sink.orders_pg": f"{by_hand} DELETE FROM orders WHERE name = 'ann'",
+        "sink.out": f"{by_hand} remove its rows from its target by hand",
+    }
+    small = next(d for d in ran.json()["diagnostics"] if d["address"] == "view.small")
+    assert small["detail"].endswith("stays. Replacing sink.small_out would write its rows again.")
+    generations = cli_runs.mzplan(shop, "status", "--json").json()["queries"]
+    assert {q["address"] for q in generations if q["generation"] == 2} == {
+        address for address, change in changed(ran).items() if change != ERASED
+    }
+
+
+def test_a_table_that_a_view_joins_with_is_erased_before_the_view_is_replaced(shop: Path) -> None:
+    ran = erase(shop, "source.people")
+    assert ran.code == 0, ran
+    assert changed(ran) == {"source.people": ERASED, "view.looked_up": AGAIN}
+    assert list(unreached(ran)) == ["sink.people_history"]
+
+
+@pytest.mark.parametrize(
+    ("view", "why"),
+    [
+        ("lifecycle: {prevent_destroy: true}", "view.totals must not be replaced."),
+        ("paused: true", "It is paused."),
+    ],
+)
+def test_a_view_that_must_not_be_replaced_is_listed(shop: Path, view: str, why: str) -> None:
+    cli_runs.edit(
+        shop,
+        "    key: [name]\n    query: SELECT name, sum",
+        f"    {view}\n    key: [name]\n    query: SELECT name, sum",
+    )
+    cli_runs.apply(shop)
+    ran = erase(shop, "source.orders")
+    assert ran.code == 0, ran
+    assert {"view.totals", "sink.totals_pg"} <= unreached(ran).keys() - changed(ran).keys()
+    found = next(d for d in ran.json()["diagnostics"] if d["address"] == "view.totals")
+    assert found["detail"].endswith(why)
+
+
+def test_a_target_that_keeps_other_keys_is_corrected_by_hand(shop: Path) -> None:
+    """Only a view that is replaced side by side has both generations to compare."""
+    cli_runs.edit(
+        shop, "    query: SELECT name, sum", "    lifecycle: {replace: in-place}\n    query: SELECT name, sum"
+    )
+    cli_runs.apply(shop)
+    ran = erase(shop, "source.orders")
+    assert changed(ran)["view.totals"] == AGAIN
+    assert "remove its rows from totals by hand" in unreached(ran)["sink.totals_pg"]
+
+
+def test_a_view_of_a_table_that_follows_later_is_replaced_by_hand(shop: Path) -> None:
+    """When the erasure is done, the table may still have the rows."""
+    cli_runs.edit(shop, "    snapshots: [people]", "    snapshots: [named]")
+    cli_runs.edit(shop, "JOIN people p", "JOIN named p")
+    cli_runs.apply(shop, "--allow-replace")
+    ran = erase(shop, "source.people")
+    assert changed(ran) == {"source.people": ERASED}
+    assert "view.looked_up" in unreached(ran)
+
+
+def test_a_dry_instance_gets_no_condition(shop: Path) -> None:
+    """Nothing would ever remove it."""
+    assert erase(shop, "source.people").code == 0
+    assert list(shop.rglob("erasures/*.json")) == []
 
 
 def test_a_reader_that_has_stopped_is_restarted_by_hand(shop: Path) -> None:
@@ -109,10 +211,19 @@ def test_a_reader_that_has_stopped_is_restarted_by_hand(shop: Path) -> None:
     assert unreached(erase(shop, "source.people"))["sink.named_pg"] == hint
 
 
+UNSEEN = ("--no-live", "--wait", "0s")
+
+
+def use_a_cluster(folder: Path) -> None:
+    """Make the instance one whose runner isn't started."""
+    cli_runs.edit(folder, "type: dry", "type: cluster", "mzplan.yaml")
+    assert cli_runs.mzplan(folder, "apply", *UNSEEN, "--auto-approve").code == 8
+
+
 def test_the_state_and_its_history_never_have_the_condition(shop: Path) -> None:
-    ran = erase(shop, "source.people")
-    (change,) = ran.json()["changes"]
-    assert change["reason"] == "an erase of rows"
+    use_a_cluster(shop)
+    ran = erase(shop, "source.people", *UNSEEN)
+    assert ran.code == 8, ran
     (conditions,) = shop.glob("warehouse/checkpoints/*/g1/erasures")
     assert [path.read_text() for path in conditions.iterdir()] == [
         '{"format_version": 1, "where": "name = \'ann\'"}'
@@ -125,6 +236,7 @@ def test_the_state_and_its_history_never_have_the_condition(shop: Path) -> None:
 
 
 def test_a_refused_or_cancelled_request_leaves_no_condition(shop: Path) -> None:
+    use_a_cluster(shop)
     run = partial(cli_runs.mzplan, shop)
     asked = ("erase", "source.people", "--where", "name = 'ann'")
     assert run(*asked).code == 64, "there is no terminal on which to approve it"
@@ -146,7 +258,7 @@ def test_a_refused_or_cancelled_request_leaves_no_condition(shop: Path) -> None:
     ],
 )
 def test_what_cannot_be_erased_is_refused(shop: Path, source: str, where: str, code: int, why: str) -> None:
-    ran = erase(shop, source, where)
+    ran = erase(shop, source, where=where)
     assert ran.code == code and ran.error()["code"] == "MZ402" and why in ran.error()["detail"], ran
     assert list(shop.rglob("erasures/*.json")) == []
 
