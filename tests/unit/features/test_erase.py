@@ -196,6 +196,22 @@ def test_a_view_of_a_table_that_follows_later_is_replaced_by_hand(shop: Path) ->
     assert "view.looked_up" in unreached(ran)
 
 
+def test_dead_letters_in_other_places_are_listed(shop: Path) -> None:
+    def listed() -> list[str]:
+        ran = erase(shop, "source.orders", "--no-replace")
+        assert ran.code == 0, ran
+        return [d["summary"] for d in ran.json()["diagnostics"] if "dead letters" in d["summary"]]
+
+    assert listed() == []
+    before = "topic: o, "
+    for letters in ("{path: dead/a}", "{topic: lost}", "{path: dead/b}"):
+        after = f"topic: o, on_error: dead-letter, dead_letter: {letters}, "
+        cli_runs.edit(shop, before, after)
+        cli_runs.apply(shop)
+        before = after
+    assert listed() == ["source.orders: dead letters in folder dead/a and topic lost stay"]
+
+
 def test_a_dry_instance_gets_no_condition(shop: Path) -> None:
     """Nothing would ever remove it."""
     assert erase(shop, "source.people").code == 0
