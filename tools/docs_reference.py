@@ -163,7 +163,7 @@ def _properties(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, dict
     for name, inner in schema.get("properties", {}).items():
         yield f"{prefix}{name}", inner, name in required
         yield from _properties(inner, f"{prefix}{name}.")
-        if isinstance(inner.get("additionalProperties"), dict):
+        if isinstance(inner.get("additionalProperties"), dict) and not inner.get("x-derived"):
             yield from _properties(inner["additionalProperties"], f"{prefix}{name}.NAME.")
 
 

@@ -16,6 +16,7 @@ from mzplan.config.checks.environment_copies import EnvironmentCopies, ReadEnvir
 from mzplan.config.checks.function_code import FunctionCode
 from mzplan.config.checks.query_files import QueryFiles
 from mzplan.config.checks.recorded_analyses import Records
+from mzplan.config.checks.sql_functions import read_functions
 from mzplan.config.declarations import Templates, check_top_level, collect, has_only_variables
 from mzplan.config.defaults import Defaults
 from mzplan.config.documents import Declaration, Document
@@ -196,11 +197,12 @@ def _read_files(
             copy_sources(project, chosen.name, declared, findings)
             queries = QueryFiles(folder, values, findings)
             code = FunctionCode(folder, findings)
+            functions = read_functions(project, code, findings, records)
             copies = None
             if read_environment is not None:
                 copies = EnvironmentCopies(chosen.name, chosen.names, read_environment, findings)
             checker = Checker(
-                declared, settings.instances, findings, defaults, queries, code, copies, records
+                declared, settings.instances, findings, defaults, queries, code, copies, records, functions
             )
             resources = checker.resources()
     if findings or resources is None:

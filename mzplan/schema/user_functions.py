@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+from mzplan.schema.columns import canonical_type
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.sql.sql_text import tokens
+from mzplan.schema.sql.type_rules import plain_type
 
 CODE = "code"
 """The property with the text of a module of the project's folder; it follows from the function's file."""
+FUNCTIONS = "functions"
+"""The property with the functions of mzplan.yaml that a query's SQL calls, by name; it follows from both."""
 SUFFIX = ".py"
 MAX_CODE = 64 * 1024  # characters of a module
 
@@ -35,6 +41,57 @@ class FunctionName:
         return f"{self.module}:{self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class SqlFunction:
+    """A function that SQL calls by a name.
+
+    - `returns`: the type of its values, in canonical DDL.
+    - `code`: the text of a module in the project's folder, "" for a package.
+    """
+
+    function: FunctionName
+    returns: str
+    requires: str = ""
+    code: str = ""
+
+    @property
+    def version(self) -> str:
+        """Return a short digest of everything that decides the function's values, as far as it is known."""
+        content = repr((str(self.function), self.returns, self.requires, self.code))
+        return digest_of_code(content)
+
+
+def sql_functions(body: Mapping[str, Any]) -> dict[str, SqlFunction]:
+    """Return the functions that the SQL of a query calls, by name."""
+    return {
+        name: SqlFunction(
+            parse_function(called["function"]),
+            canonical_type(called["returns"]) or "",
+            called.get("requires", ""),
+            called.get(CODE, ""),
+        )
+        for name, called in (body.get(FUNCTIONS) or {}).items()
+    }
+
+
+def returned_types(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the types of the functions that the SQL of a query calls, by name."""
+    types = ((name, plain_type(function.returns)) for name, function in sql_functions(body).items())
+    return {name: type_ for name, type_ in types if type_ is not None}
+
+
+def function_versions(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the versions of the functions that the SQL of a query calls, by name."""
+    return {name: function.version for name, function in sql_functions(body).items()}
+
+
+def calls_in(sql: str, names: Container[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield the calls of these functions in SQL without comments: the name, its start and its end."""
+    for token, after in pairwise(tokens(sql)):
+        if after.text == "(" and token.name in names:
+            yield token.name, token.start, token.end
+
+
 def parse_function(text: str) -> FunctionName:
     module, _, name = text.rpartition(":")
     return FunctionName(module, name)
@@ -45,6 +102,12 @@ def function_of(kind_: Any, type_: str, body: Mapping[str, Any]) -> FunctionName
     property_ = resource_kind(kind_, type_).function_property
     text = body.get(property_) if property_ is not None else None
     return parse_function(text) if isinstance(text, str) else None
+
+
+def functions_of(kind_: Any, type_: str, body: Mapping[str, Any]) -> tuple[FunctionName, ...]:
+    """Return the user's functions that a query runs: its own, or those that its SQL calls."""
+    own = function_of(kind_, type_, body)
+    return (own,) if own is not None else tuple(one.function for one in sql_functions(body).values())
 
 
 def digest_of_code(text: str) -> str:

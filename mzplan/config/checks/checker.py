@@ -23,6 +23,7 @@ from mzplan.config.checks.resource_references import (
 )
 from mzplan.config.checks.schema_check import BodyCheck, SecretCheck
 from mzplan.config.checks.sinks import check_sink
+from mzplan.config.checks.sql_functions import SqlFunctions
 from mzplan.config.defaults import Defaults
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path
@@ -51,11 +52,13 @@ class Checker:
         function_code: FunctionCode | None = None,
         copies: EnvironmentCopies | None = None,
         records: Records = MappingProxyType({}),
+        functions: SqlFunctions | None = None,
     ):
         """`records`: the records of the state; see RecordedAnalyses."""
         self.declared, self.instances, self.findings = declared, instances, findings
         self.defaults, self.query_files, self.function_code = defaults, query_files, function_code
         self.copies = copies
+        self.functions = functions or SqlFunctions()
         self.references = References(declared, findings)
         self.analyses = RecordedAnalyses(declared, records)
         # The instance of a query that names none. The committed body names it.
@@ -78,6 +81,7 @@ class Checker:
         if self.copies:
             self.copies.fill_in(self.declared)
             self.references.left_out = self.copies.left_out
+        self.functions.fill_in(self.declared.values(), self.findings)
         inlined_in = self._derive_views()
         valid: list[Address] = []
         for address in sorted(self.declared, key=natural):
@@ -87,6 +91,8 @@ class Checker:
                 valid.append(address)
         inlined = InlinedViews(self.declared, self.findings)
         through = inlined.fill_in(valid) if len(valid) == len(self.declared) else {}
+        for address in through:
+            self.functions.refresh(self.declared[address])
         through |= inlined_in
         checked = {
             address: replace(self._resource(self.declared[address]), through=through.get(address, ()))
@@ -103,7 +109,7 @@ class Checker:
             return {}
         from mzplan.config.checks.views import Views  # parses SQL
 
-        views = Views(self.declared, self.findings, self.analyses)
+        views = Views(self.declared, self.findings, self.analyses, self.functions)
         views.derive()
         return views.through
 
@@ -182,7 +188,7 @@ class Checker:
         self._instance(resource, wrong)
         check_columns(resource, kind, self.findings)
         if resource.address.writes_target and not wrong:
-            check_sink(resource, self.declared, self.findings)
+            check_sink(resource, self.declared, self.findings, self.functions)
         if resource.address.writes_collection and not wrong:
             check_expectations(resource, self.findings)
         return self.findings.total == before

@@ -10,7 +10,8 @@ from mzplan.config.findings import Findings, Location, Path
 from mzplan.schema.columns import CHANGE, POSITION, Column, DdlError
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.sql.expressions import parse_select, parse_where
-from mzplan.schema.sql.functions import BARE_CALLS, NO_FUNCTION, function_or_column, functions
+from mzplan.schema.sql.functions import BARE_CALLS, NO_FUNCTION, function_or_column
+from mzplan.schema.sql.functions import functions as functions_of_spark
 
 if TYPE_CHECKING:
     from mzplan.schema.sql.expressions import Parsed
@@ -41,6 +42,7 @@ class ExpressionCheck:
     - `place`: returns the location of a path, with an `offset` and a `length` in characters.
     - `named`: whether an item may use the names of earlier items, as in a SELECT.
     - `aliases`: the names of earlier items that items use, in lower case.
+    - `functions`: the user's functions that the expressions call. `known`: all functions that they may call.
     """
 
     def __init__(
@@ -53,7 +55,10 @@ class ExpressionCheck:
         place: Callable[..., Location],
         *,
         named: bool = False,
+        functions: Collection[str] = (),
+        known: Collection[str] = (),
     ):
+        self._functions, self._known = functions, known or functions_of_spark()
         self.named, self.aliases = named, list[str]()
         self.owner, self.read, self.findings, self.columns, self.place = owner, read, findings, columns, place
         self.lower = {column.lower() for column in columns or ()} | {POSITION}
@@ -156,15 +161,17 @@ class ExpressionCheck:
                 )
 
     def _check_functions(self, parsed: Parsed, path: Path) -> None:
-        """Report each function that Spark doesn't have."""
+        """Report each function that neither Spark nor the project has."""
         for name, offset in parsed.unknown:
+            if name in self._functions:
+                continue
             self.findings.add(
                 "MZ019.unknown-function",
                 self.place(path, offset=offset, length=len(name)),
                 name=name,
                 owner=self.owner,
                 no_function=NO_FUNCTION,
-                did_you_mean=self.findings.did_you_mean(name, functions()),
+                did_you_mean=self.findings.did_you_mean(name, self._known),
             )
 
     def _names(self, parsed: Parsed, item: str, path: Path) -> list[str] | None:

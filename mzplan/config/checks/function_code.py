@@ -55,10 +55,22 @@ class FunctionCode:
         named = resource.location((property_,))
         if not is_valid("user_function", {property_: str(function)}):
             return True  # reported by the schema
+        text = self.text_of(function, resource.label, named)
+        if text is None:
+            return False
+        resource.derived[CODE] = ((property_,), 0)
+        resource.body = {**resource.body, CODE: text}
+        return True
+
+    def text_of(self, function: FunctionName, label: str, named: Location) -> str | None:
+        """Return the text of a function's module; None if it can't be used, which is reported.
+
+        `label`, `named`: the resource that names the function, for messages, and the place of the name.
+        """
         file = SourceFile.within(self._directory, str(Path(self._directory, function.module)))
         module = self._module(replace(file, suffix=SUFFIX), named)
         if module is None:
-            return False
+            return None
         text, names = module
         if names is not None and function.name not in names:
             self._findings.add(
@@ -66,13 +78,11 @@ class FunctionCode:
                 named,
                 file=file.path,
                 name=function.name,
-                label=resource.label,
+                label=label,
                 near=did_you_mean(function.name, sorted(names), shown),
             )
-            return False
-        resource.derived[CODE] = ((property_,), 0)
-        resource.body = {**resource.body, CODE: text}
-        return True
+            return None
+        return text
 
     def _module(self, file: SourceFile, named: Location) -> tuple[str, set[str] | None] | None:
         """Return the text of a file and the names in it; None if it can't be used, which is reported."""

@@ -5,13 +5,14 @@ It also puts the SQL of inlined views (`materialize: false`) into the queries of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Container, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 from mzplan.config.checks.expressions import columns_read
 from mzplan.config.checks.inlined_views import is_inlined
 from mzplan.config.checks.resource_references import FROM
+from mzplan.config.checks.sql_functions import SqlFunctions
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path
 from mzplan.model.address import Address
@@ -25,7 +26,6 @@ from mzplan.schema.relations.rules import WrongKeyError
 from mzplan.schema.relations.scopes import UnknownColumnError
 from mzplan.schema.relations.tree import Input, Item
 from mzplan.schema.sql.column_replacement import quoted_name
-from mzplan.schema.sql.functions import functions
 from mzplan.schema.sql.view_query import parse_view
 
 
@@ -41,6 +41,14 @@ class ExpandedQuery:
     text: str
     through: tuple[str, ...] = ()
     edits: tuple[tuple[int, int, int], ...] = ()
+
+    def require_functions(self, names: Container[str]) -> None:
+        """Raise UnknownFunctionError, with the offset in the written text, for an unknown function."""
+        try:
+            self.query.require_functions(names)
+        except UnknownFunctionError as unknown:
+            unknown.offset = self.written(unknown.offset)
+            raise
 
     def written(self, offset: int) -> int:
         """Return the offset in the written text that an offset in the expanded text comes from."""
@@ -130,8 +138,9 @@ class RelationalView:
         expanded: ExpandedQuery,
         declared: Mapping[Address, Declaration],
         findings: Findings,
+        functions: SqlFunctions,
     ):
-        self._resource, self._property = resource, property_
+        self._resource, self._property, self._functions = resource, property_, functions
         self._expanded, self._query = expanded, expanded.query
         self._declared, self._findings = declared, findings
         self._output = output_of(resource.body)
@@ -165,7 +174,7 @@ class RelationalView:
             analysis = analyse(query, inputs, resource.body, passes)
         except QueryError as refused:
             refused.offset = self._expanded.written(refused.offset)
-            refuse(resource, self._property, refused, self._findings)
+            refuse(resource, self._property, refused, self._findings, self._functions)
             return None
         if not is_inlined(resource):
             self._keep("aliases", analysis.aliases)
@@ -306,7 +315,13 @@ class RelationalView:
             self._resource.body = {**self._resource.body, name: value}
 
 
-def refuse(resource: Declaration, property_: str, error: QueryError, findings: Findings) -> None:
+def refuse(
+    resource: Declaration,
+    property_: str,
+    error: QueryError,
+    findings: Findings,
+    known_functions: SqlFunctions,
+) -> None:
     """Report a query that isn't allowed (MZ019)."""
     location = resource.location((property_,), offset=error.offset)
     label, problem = resource.label, error.problem
@@ -318,7 +333,7 @@ def refuse(resource: Declaration, property_: str, error: QueryError, findings: F
         )
         return
     if isinstance(error, UnknownFunctionError):
-        near = findings.did_you_mean(error.name, functions()) or error.hint
+        near = findings.did_you_mean(error.name, known_functions.names) or error.hint
         findings.add(
             "MZ019.unknown-function-of-view",
             location,

@@ -8,6 +8,7 @@ from typing import Any
 from mzplan.config.checks.declared_columns import check_column_format
 from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys_read
 from mzplan.config.checks.resource_references import FROM
+from mzplan.config.checks.sql_functions import SqlFunctions
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path
 from mzplan.model.address import Address
@@ -17,9 +18,15 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.sql.expressions import parse_select
 from mzplan.schema.sql.sql_types import type_of
 from mzplan.schema.target_writes import VERSION_COLUMNS, keeps_history
+from mzplan.schema.user_functions import FUNCTIONS, returned_types
 
 
-def check_sink(resource: Declaration, declared: Mapping[Address, Declaration], findings: Findings) -> None:
+def check_sink(
+    resource: Declaration,
+    declared: Mapping[Address, Declaration],
+    findings: Findings,
+    functions: SqlFunctions,
+) -> None:
     """Check `select`, `where`, `key` and `partition_by` of a sink whose body conforms to its schema.
 
     Also check that the sink can follow the updates and deletes of its source, and doesn't feed it.
@@ -36,7 +43,10 @@ def check_sink(resource: Declaration, declared: Mapping[Address, Declaration], f
     names = [column.name for column in columns] if columns is not None else None
     read = source.label if source is not None else str(body["from"])
     keyed = bool(keys_read(source))
-    check = ExpressionCheck(resource.label, read, findings, names, keyed, resource.location)
+    own, known = body.get(FUNCTIONS, ()), functions.names
+    check = ExpressionCheck(
+        resource.label, read, findings, names, keyed, resource.location, functions=own, known=known
+    )
     outputs = check.select(body["select"]) if "select" in body else check.columns
     if "where" in body:
         check.where(body["where"])
@@ -128,7 +138,7 @@ def _type_of(name: str, body: Mapping[str, Any], columns: Sequence[Column]) -> s
     types = {column.name.lower(): spark_type(column.type) for column in columns}
     for item in body.get("select", ()):
         if (parse_select(item).name or "").lower() == name.lower():
-            return type_of(item, columns)
+            return type_of(item, columns, returned_types(body))
     return types.get(name.lower())
 
 

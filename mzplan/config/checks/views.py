@@ -16,6 +16,7 @@ from mzplan.config.checks.relational_views import (
     refuse,
 )
 from mzplan.config.checks.resource_references import FROM, path_of
+from mzplan.config.checks.sql_functions import SqlFunctions
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Location, Path
 from mzplan.connectors.api.outputs import SelectedColumn, columns_selected
@@ -27,6 +28,7 @@ from mzplan.schema.relations.analysis import output_of
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.sql.expressions import parse_select
 from mzplan.schema.sql.view_query import QueryPart, ViewQuery, parse_view
+from mzplan.schema.user_functions import FUNCTIONS, returned_types
 
 _DERIVED = frozenset(["aliases", "from", "reads", "state"])  # properties that only follow from the SQL
 _MAX_COLUMNS = 20  # named in one message
@@ -42,9 +44,14 @@ class Views:
     """
 
     def __init__(
-        self, declared: Mapping[Address, Declaration], findings: Findings, analyses: RecordedAnalyses
+        self,
+        declared: Mapping[Address, Declaration],
+        findings: Findings,
+        analyses: RecordedAnalyses,
+        functions: SqlFunctions,
     ):
         self.declared, self.findings, self.analyses = declared, findings, analyses
+        self.functions = functions
         self.through: dict[Address, tuple[str, ...]] = {}
         self._done: set[Address] = set()
 
@@ -87,10 +94,14 @@ class Views:
             return
         try:
             query = expand_query(text, self.declared, over_tables=not output_of(resource.body).streams)
+            if query.through:
+                resource.body = {**resource.body, property_: query.text}
+                self.functions.refresh(resource)
+            query.require_functions(resource.body.get(FUNCTIONS, ()))
             if not relational and query.query.is_plain and (fault := rows.fault()) is not None:
                 raise QueryError(*fault)
         except QueryError as error:
-            refuse(resource, property_, error, self.findings)
+            refuse(resource, property_, error, self.findings, self.functions)
         else:
             self._derive_relational(resource, property_, query)
 
@@ -102,17 +113,17 @@ class Views:
         resource.derived["from"] = ((property_,), query.collection.offset)
         resource.body = {**resource.body, "from": name}
         selected = _Expressions(
-            resource, property_, query, self.declared.get(source), self.findings
+            resource, property_, query, self.declared.get(source), self.findings, self.functions
         ).selected()
         if selected == []:
             error = QueryError("it leaves out every column", query.items[0].offset)
-            refuse(resource, property_, error, self.findings)
+            refuse(resource, property_, error, self.findings, self.functions)
         elif selected is not None:
             self._schema(resource, property_, selected)
 
     def _derive_relational(self, resource: Declaration, property_: str, query: ExpandedQuery) -> None:
         """Fill in a view whose query joins, aggregates or does more than compute each row from one row."""
-        view = RelationalView(resource, property_, query, self.declared, self.findings)
+        view = RelationalView(resource, property_, query, self.declared, self.findings, self.functions)
         items = view.check(self._derive)
         if query.through:
             self.through[resource.address] = query.through
@@ -235,9 +246,10 @@ class _Expressions:
         query: ViewQuery,
         read: Declaration | None,
         findings: Findings,
+        functions: SqlFunctions,
     ):
         self._resource, self._property, self._query = resource, property_, query
-        self._read, self._findings = read, findings
+        self._read, self._findings, self._functions = read, findings, functions
 
     def selected(self) -> list[tuple[SelectedColumn, QueryPart]] | None:
         """Return the view's columns, each with the item of the query that produces it.
@@ -249,8 +261,18 @@ class _Expressions:
         names = [column.name for column in columns] if columns is not None else None
         label = read.label if read is not None else query.collection.text
         keyed, place = bool(keys), self._place
-        owner = self._resource.label
-        check = ExpressionCheck(owner, label, findings, names, keyed=keyed, place=place, named=True)
+        owner, own = self._resource.label, self._resource.body.get(FUNCTIONS, ())
+        check = ExpressionCheck(
+            owner,
+            label,
+            findings,
+            names,
+            keyed=keyed,
+            place=place,
+            named=True,
+            functions=own,
+            known=self._functions.names,
+        )
         before = findings.total
         check.select([item.text for item in query.items])
         if query.where is not None:
@@ -268,10 +290,10 @@ class _Expressions:
     def _typed(self, columns: Sequence[Column]) -> Iterator[tuple[SelectedColumn, QueryPart]]:
         """Yield the view's columns, each with its item. An item may use the names of earlier items."""
         known = {c.name.lower(): Column(c.name, spark_type(c.type), c.nullable) for c in columns}
-        stored = tuple(known.values())
+        stored, returned = tuple(known.values()), returned_types(self._resource.body)
         for item in self._query.items:
-            is_star = parse_select(item.text).star
-            for column in columns_selected(item.text, stored if is_star else tuple(known.values())):
+            read = stored if parse_select(item.text).star else tuple(known.values())
+            for column in columns_selected(item.text, read, returned):
                 yield column, item
                 if column.type is not None:
                     known.setdefault(column.name.lower(), Column(column.name, column.type))

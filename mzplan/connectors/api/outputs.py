@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from mzplan.schema.source_columns import collection_kind, record_columns
 from mzplan.schema.sql.expressions import parse_select, parse_where
 from mzplan.schema.sql.sql_types import type_of
 from mzplan.schema.target_writes import VERSION_COLUMNS, keeps_history
+from mzplan.schema.user_functions import returned_types
 
 _PLAIN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*(?:(?:[Aa][Ss]\s+)?(?:(\w+)|`((?:[^`]|``)+)`)\s*)?\Z")
 
@@ -43,12 +44,18 @@ def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
 
     Leaves out items that can't be parsed. Spark reports the error later."""
     items = query.body.get("select") or ["*"]
-    column_groups = (columns_selected(item, query.columns) for item in items)
+    returned = returned_types(query.body)
+    column_groups = (columns_selected(item, query.columns, returned) for item in items)
     return tuple(Output(name=c.name, type=c.type) for columns in column_groups for c in columns)
 
 
-def columns_selected(item: str, columns: tuple[Column, ...]) -> tuple[SelectedColumn, ...]:
-    """Return the columns that an item of `select` produces, or () if it can't be parsed."""
+def columns_selected(
+    item: str, columns: tuple[Column, ...], returned: Mapping[str, str]
+) -> tuple[SelectedColumn, ...]:
+    """Return the columns that an item of `select` produces, or () if it can't be parsed.
+
+    `returned`: the types of the user's functions, by name.
+    """
     if (all_of_them := _star_columns(item, columns)) is not None:
         return tuple(SelectedColumn(c.name, c.type, c.nullable) for c in all_of_them)
     if (plain := _plain_column(item, columns)) is not None:
@@ -57,7 +64,7 @@ def columns_selected(item: str, columns: tuple[Column, ...]) -> tuple[SelectedCo
     parsed = parse_select(item)
     if parsed.problem or not parsed.name:
         return ()
-    return (SelectedColumn(parsed.name, type_of(item, columns)),)
+    return (SelectedColumn(parsed.name, type_of(item, columns, returned)),)
 
 
 def target_outputs(query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[Output, ...]:

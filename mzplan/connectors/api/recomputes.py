@@ -134,7 +134,7 @@ def _other_state(query: ResolvedQuery, earlier: Mapping[str, Any], now: Mapping[
 
     inputs = dict(_inputs(query))
     try:
-        before, after = (describe_state(str(one[property_]), inputs) for one in (earlier, now))
+        before, after = (describe_state(str(one[property_]), inputs, one) for one in (earlier, now))
     except UndecidedError as reason:
         return f"mzplan can't compare the states: {reason}"
     changed = compare_states(before, after)

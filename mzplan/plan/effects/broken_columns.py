@@ -14,6 +14,7 @@ from mzplan.schema.columns import Column, spark_type
 from mzplan.schema.lineage import reach_of_column
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.sql.type_rules import wider
+from mzplan.schema.user_functions import returned_types
 
 Records = Mapping[Address, ResourceState]
 _INEXACT = ("DOUBLE", "FLOAT", "STRING")
@@ -63,7 +64,8 @@ def _outputs(sink: ResourceState, records: Records) -> list[Column]:
     (read,) = (records[address] for address in sink.reads.values())
     columns = columns_of(read.type, read.body)
     items = sink.body.get("select") or ["*"]
-    selected = (column for item in items for column in columns_selected(item, columns))
+    returned = returned_types(sink.body)
+    selected = (column for item in items for column in columns_selected(item, columns, returned))
     return [Column(column.name, column.type or "") for column in selected]
 
 

@@ -23,6 +23,7 @@ from mzplan.schema.relations.parse import is_relational, parse_query, recomputes
 from mzplan.schema.relations.tree import Input
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.sql.sql_text import tokens
+from mzplan.schema.user_functions import FUNCTIONS
 
 if TYPE_CHECKING:
     from mzplan.schema.states.description import StateDescription
@@ -45,8 +46,9 @@ def query_change(
     old, new = (str(record.body.get(property_, "")).splitlines() for record in (before, after))
     states = before.body.get(STATE), after.body.get(STATE)
     is_alias = before.body.get("aliases") != after.body.get("aliases")
+    is_function = before.body.get(FUNCTIONS) != after.body.get(FUNCTIONS)
     is_recomputed = recomputes(before.body) and recomputes(after.body)
-    if old == new and states[0] == states[1] and not (is_recomputed and is_alias):
+    if old == new and states[0] == states[1] and not (is_recomputed and (is_alias or is_function)):
         return None
     diff = "\n".join(list(unified_diff(old, new, lineterm=""))[2:])
     if is_recomputed:
@@ -70,7 +72,8 @@ def query_change(
         return QueryChange(diff=diff, state="unknown", because=f"mzplan can't compare the states: {reason}")
     changed = compare_states(*described)
     because = changed.because
-    if old == new and before.body.get("watermarks") == after.body.get("watermarks"):
+    same_marks = before.body.get("watermarks") == after.body.get("watermarks")
+    if old == new and same_marks and not is_function:
         why = "a name now stands for another value" if is_alias else "`*` now selects other columns"
         because = f"{why}: {because}" if changed.state != "kept" else why
     return QueryChange(
@@ -95,7 +98,7 @@ def _described(record: ResourceState, records: Records, property_: str) -> State
     for address in record.reads.values():
         read, time = records[address], marks.get(address.name, {}).get("column", "")
         inputs[address.name] = Input.of(read.type, read.body, str(address), stream=True, event_time=time)
-    return describe_state(str(record.body[property_]), inputs)
+    return describe_state(str(record.body[property_]), inputs, record.body)
 
 
 def with_recomputation(

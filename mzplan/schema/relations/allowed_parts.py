@@ -10,7 +10,6 @@ from typing import Any
 
 from mzplan.schema.relations.nodes import (
     QueryError,
-    UnknownFunctionError,
     argument_names,
     from_of,
     generator_of,
@@ -54,10 +53,14 @@ _GROUPINGS = "ROLLUP, CUBE and GROUPING SETS aren't allowed"
 
 
 class AllowedParts:
-    """Checks each part of a tree, and raises QueryError for a part that isn't on the lists."""
+    """Checks each part of a tree, and raises QueryError for a part that isn't on the lists.
+
+    `unknown`: the calls of functions that no supported Spark has, each with its position.
+    """
 
     def __init__(self, text: BareText, over_tables: bool):
         self._text, self._over_tables = text, over_tables
+        self.unknown: list[tuple[str, int]] = []
 
     def query(self, node: Any) -> None:
         from sqlglot import exp
@@ -223,8 +226,7 @@ class AllowedParts:
                 refuse_node("it isn't a query", node)
         if (fault := fault_of(tree, self._text.sql)) is not None:
             raise QueryError(*fault)
-        for name, offset in unknown_functions(tree, self._text.sql):
-            raise UnknownFunctionError(name, offset)
+        self.unknown += unknown_functions(tree, self._text.sql)
 
 
 def _parts_of(window: Any) -> list[Any]:

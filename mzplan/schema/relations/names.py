@@ -30,6 +30,7 @@ from mzplan.schema.relations.tree import Analysis, Block, Item, Join
 from mzplan.schema.relations.types import QueryTypes
 from mzplan.schema.sql.functions import BARE_CALLS, bare_calls, function_or_column, is_aggregate
 from mzplan.schema.sql.type_rules import wider as common_type
+from mzplan.schema.user_functions import returned_types
 
 _WINDOWS = frozenset(["window", "session_window"])
 
@@ -54,6 +55,7 @@ class _Names:
 
     def __init__(self, analysis: Analysis):
         self.analysis = analysis
+        self.returned = returned_types(analysis.body)
         self.subqueries: dict[int, Block] = {}  # by the identity of the nodes in expressions
         # Whether sqlglot's tree has everything that is in the text.
         self.is_certain = QueryTypes(analysis.query.text, Scope(), True).has_every_plus(analysis.query.tree)
@@ -183,7 +185,9 @@ class _Select:
         self._sources: list[tuple[Any, Relation]] = []
         self._subqueries: list[tuple[Any, Block]] = []
         self._scope = Scope(used=analysis.used, by_alias=analysis.by_alias, around=outer)
-        self._types = QueryTypes(analysis.query.text, self._scope, names.is_certain, names.subqueries)
+        self._types = QueryTypes(
+            analysis.query.text, self._scope, names.is_certain, names.returned, names.subqueries
+        )
 
     def block(self) -> Block:
         node, scope = self._node, self._scope

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,7 @@ from mzplan.model.address import is_valid_name
 from mzplan.schema.relations.allowed_parts import AllowedParts
 from mzplan.schema.relations.nodes import (
     QueryError,
+    UnknownFunctionError,
     argument_names,
     from_of,
     generator_of,
@@ -63,6 +64,7 @@ class RelationalQuery:
       Collections are in the order of the text.
     - `tables`: by position, each collection's name in FROM and JOIN.
     - `reads`: how often Spark reads each collection. Each use of a name from WITH counts.
+    - `unknown`: the calls of functions that no supported Spark has, each with its position.
     """
 
     text: BareText
@@ -70,6 +72,7 @@ class RelationalQuery:
     places: Mapping[str, tuple[tuple[int, int], ...]]
     tables: Mapping[int, TableName]
     reads: Mapping[str, int]
+    unknown: tuple[tuple[str, int], ...] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -97,6 +100,15 @@ class RelationalQuery:
     def offset(self, name: str) -> int:
         """Return the position where the query first names a collection."""
         return self.places[name][0][0]
+
+    def require_functions(self, names: Container[str]) -> None:
+        """Raise UnknownFunctionError for a function that neither Spark nor the user has.
+
+        `names`: the user's functions.
+        """
+        for name, offset in self.unknown:
+            if name not in names:
+                raise UnknownFunctionError(name, offset)
 
     def with_names(self, names: Mapping[str, str], sql: str = "") -> str:
         """Return the SQL with collections renamed by `names` (old name to new name).
@@ -176,7 +188,8 @@ def parse_query(text: str, *, over_tables: bool = False) -> RelationalQuery:
     try:
         written = _bare(text)
         tree = _tree(written)
-        AllowedParts(written, over_tables).query(tree)
+        parts = AllowedParts(written, over_tables)
+        parts.query(tree)
         reads = _reads(tree, {})
     except QueryError:
         raise
@@ -188,7 +201,7 @@ def parse_query(text: str, *, over_tables: bool = False) -> RelationalQuery:
     if not places:
         raise QueryError("it reads no collection", 0, "write SELECT … FROM a source or view of the project.")
     ensure_few(sum(reads.values()))
-    return RelationalQuery(written, tree, places, tables, reads)
+    return RelationalQuery(written, tree, places, tables, reads, tuple(parts.unknown))
 
 
 def ensure_few(reads: int) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 from mzplan.schema.current.order import check_order
 from mzplan.schema.current.trace import WITHOUT_ORDER, trace
 from mzplan.schema.relations.allowed_parts import OR_CURRENT
-from mzplan.schema.relations.nodes import QueryError, generator_of
-from mzplan.schema.relations.tree import Analysis, Block, Item, Operator
+from mzplan.schema.relations.nodes import QueryError, generator_of, start_of
+from mzplan.schema.relations.tree import Analysis, Block, Item, Join, Operator
 from mzplan.schema.sql.faults import varying_in
+from mzplan.schema.user_functions import FUNCTIONS
 
 _OUTPUTS = ("append", "update")
 
@@ -33,6 +34,7 @@ def _broken_rules(analysis: Analysis) -> Iterator[QueryError]:
         yield QueryError("none of the rows come from a stream", 0, "read one collection as a stream.")
     if body.get("snapshots"):
         yield from _beside_snapshots(analysis)
+    yield from _calls_in_joins(analysis)
     for operator in operators:
         if operator.kind != "outer join":
             continue
@@ -58,6 +60,28 @@ def _broken_rules(analysis: Analysis) -> Iterator[QueryError]:
         yield from _appends(analysis)
         if "key" in body:
             yield WrongKeyError("a view that only adds rows has no key", "remove `key`, or aggregate by it.")
+
+
+def _calls_in_joins(analysis: Analysis) -> Iterator[QueryError]:
+    """Yield an error for a function of the user in the condition of a join of two streams.
+
+    Spark would keep its values in the state, beside the columns that the state description lists.
+    """
+    from sqlglot import exp
+
+    own = analysis.body.get(FUNCTIONS, ())
+    joins = (part for part in analysis.root.walk() if isinstance(part, Join) and part.right.stream)
+    for join in joins:
+        condition = join.node.args.get("on")
+        if condition is None or not any(relation.stream for relation in join.left):
+            continue
+        for call in condition.find_all(exp.Anonymous):
+            if str(call.name).lower() in own:
+                yield QueryError(
+                    f"the condition of a join of two streams calls {call.name}, a Python function",
+                    start_of(call),
+                    "select its value under a name in a subquery, and join by that name.",
+                )
 
 
 def _beside_snapshots(analysis: Analysis) -> Iterator[QueryError]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from mzplan.schema.relations.nodes import start_of
 from mzplan.schema.relations.scopes import Relation
 from mzplan.schema.relations.tree import Analysis, Block, Join, Operator
+from mzplan.schema.user_functions import function_versions
 
 
 def find_operators(analysis: Analysis) -> None:
@@ -28,7 +29,8 @@ def describe_state(analysis: Analysis) -> None:
     # Spark keeps the columns that `*` stands for and the result needs, in this order.
     starred = [column.name.lower() for column in analysis.starred if column in analysis.used]
     aliases = [("alias", name) for name in analysis.aliases]
-    analysis.state = analysis.query.digest(*marks, *starred, *aliases)
+    versions = [("function", *pair) for pair in sorted(function_versions(analysis.body).items())]
+    analysis.state = analysis.query.digest(*marks, *starred, *aliases, *versions)
 
 
 def _of_block(block: Block) -> Iterator[Operator]:

@@ -23,6 +23,7 @@ class QueryTypes(ExpressionTypes):
     """Finds the types of expressions in one SELECT.
 
     - `is_certain`: sqlglot's tree has everything that is in the text.
+    - `returned`: see ExpressionTypes.
     - `blocks`: the blocks of the subqueries in expressions, by the identity of their nodes.
     """
 
@@ -31,9 +32,10 @@ class QueryTypes(ExpressionTypes):
         text: BareText,
         scope: Scope,
         is_certain: bool,
+        returned: Mapping[str, str] = MappingProxyType({}),
         blocks: Mapping[int, Block] = MappingProxyType({}),
     ):
-        super().__init__(text, 0, {})
+        super().__init__(text, 0, {}, returned)
         self._scope, self._is_certain, self._blocks = scope, is_certain, blocks
 
     def of(self, node: Any) -> str | None:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mzplan.schema.sql.sql_text import function_name
+from mzplan.schema.sql.sql_text import SqlTextError, bare, function_name, read_trees
 
 NO_FUNCTION = "Spark 4.0, 4.1 and 4.2 have no function of this name"
 _TABLE = Path(__file__).with_name("functions.tsv")
@@ -96,6 +96,24 @@ def bare_calls(tree: Any, text: str) -> list[tuple[str, int]]:
 def function_or_column(name: str) -> str:
     """Return how to say which of the two a name stands for."""
     return f"write {name}() for the function, or `{name}` in backquotes for the column."
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a supported Spark has a function of this name, or reads a call of it in its own way."""
+    return name in functions() or name in _SYNTAX
+
+
+def reads_as_call(name: str) -> bool:
+    """Return whether sqlglot has no meaning of its own for calls of a function with this name."""
+
+    def is_call(statements: list[Any]) -> bool:
+        return [type(one).__name__ for one in statements[0].expressions] == ["Anonymous"]
+
+    try:
+        written = (bare(f"{name}({arguments})") for arguments in ("", "a", "a, b", "a, b, c"))
+        return all(read_trees("SELECT ", call, is_call) for call in written)
+    except SqlTextError:
+        return False
 
 
 def unknown_functions(tree: Any, text: str, prefix: int = 0) -> list[tuple[str, int]]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import reduce
+from types import MappingProxyType
 from typing import Any
 
 from mzplan.schema.columns import MAX_LENGTH, Column, DdlError, canonical_type, parse_columns
@@ -55,6 +56,7 @@ _DATE_UNITS = frozenset(["YEAR", "QUARTER", "MONTH", "WEEK", "DAY"])
 _PARTS = re.compile(
     r"(?:YEAR|MONTH|WEEK|DAY|HOUR|MINUTE)S?|YEAROFWEEK|QUARTER|(?:DAYOFWEEK|DOW)(?:_ISO)?|DOY", re.IGNORECASE
 )
+_NO_TYPES: Mapping[str, str] = MappingProxyType({})
 _DIGIT = re.compile("[09]")  # in the format of a number
 # The operators that functions compute as.
 _OPERATORS = {
@@ -72,10 +74,11 @@ _HIGHER_ORDER = (
 )
 
 
-def type_of(text: str, columns: Sequence[Column]) -> str | None:
+def type_of(text: str, columns: Sequence[Column], returned: Mapping[str, str] = _NO_TYPES) -> str | None:
     """Return the type of an item of `select` over a collection's columns, in canonical Spark DDL.
 
-    `text`: an item that `parse_select` has accepted. Returns None if the type isn't certain.
+    `text`: an item that `parse_select` has accepted. `returned`: see ExpressionTypes. Returns None if the
+    type isn't certain.
     """
     written = bare(text)
     for dialect in DIALECTS:
@@ -84,7 +87,7 @@ def type_of(text: str, columns: Sequence[Column]) -> str | None:
             (item,) = query.expressions
             tree = item.unalias()
             types = {column.name.lower(): column.type for column in columns}
-            typed = ExpressionTypes(written, len(_PREFIX), types)
+            typed = ExpressionTypes(written, len(_PREFIX), types, returned)
             type_ = typed.of(tree) if typed.has_every_plus(tree) else None
             return canonical_type(type_) if type_ else None
     return None
@@ -95,10 +98,18 @@ class ExpressionTypes:
 
     - `prefix`: how many characters sqlglot has read before the text.
     - `columns`: the type of each column, by its name in lower case.
+    - `returned`: the type of each function of the user, by its name.
     """
 
-    def __init__(self, text: BareText, prefix: int, columns: Mapping[str, str]):
+    def __init__(
+        self,
+        text: BareText,
+        prefix: int,
+        columns: Mapping[str, str],
+        returned: Mapping[str, str] = _NO_TYPES,
+    ):
         self._text, self._prefix, self._columns = text, prefix, columns
+        self._returned = returned
         self._variables: Mapping[str, str | None] = {}  # of the functions around
         self._quoted = {at for start, end in text.quoted for at in range(start, end)}
 
@@ -114,6 +125,8 @@ class ExpressionTypes:
         name = self.function_name(node)
         if (rule := _RULES.get(name)) is not None:
             return rule(self, node)
+        if type(node).__name__ == "Anonymous" and (type_ := self._returned.get(name)) is not None:
+            return type_
         function = functions().get(name)
         if function is not None and function.result:
             return self._result(function.result, node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -10,6 +11,8 @@ from mzplan.model.query_changes import STATE_EFFECTS, ColumnChange, OperatorChan
 from mzplan.schema.states.description import Below, Part, StateDescription, StatefulOperator
 
 _LISTED = 3
+_OTHER_FUNCTION = "another version of a function"
+_VERSION = re.compile(r"@[0-9a-f]{12}\(")  # of a user's function in a normal form
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ def _keys(old: StatefulOperator, new: StatefulOperator) -> Iterator[Reason]:
         return
     names = "join keys" if old.kind.endswith("join") else "groups"
     changed = f"the {names} are {_named(new.keys)} instead of {_named(old.keys)}"
+    if _differ_in_functions(_texts(old.keys), _texts(new.keys)):
+        changed = f"the {names} call {_OTHER_FUNCTION}: {_named(_differing(old.keys, new.keys))}"
     yield _typed(old.keys, new.keys, changed, "the state has the former keys", "keys")
 
 
@@ -95,6 +100,8 @@ def _values(operator: StatefulOperator, old: Sequence[Part], new: Sequence[Part]
         return
     if operator.kind.endswith("join"):
         changed = f"one side of the join keeps {_named(new)} instead of {_named(old)}"
+        if _differ_in_functions(_texts(old), _texts(new)):
+            changed = f"one side of the join calls {_OTHER_FUNCTION}: {_named(_differing(old, new))}"
         yield _typed(old, new, changed, "the state has the former columns", "values")
         return
     if sorted(_texts(old)) == sorted(_texts(new)):
@@ -103,6 +110,8 @@ def _values(operator: StatefulOperator, old: Sequence[Part], new: Sequence[Part]
         replaced = [part for part in old if part.text not in _texts(new)]
         added = [part for part in new if part.text not in _texts(old)]
         changed = f"{_named(added)} takes the place of {_named(replaced)}"
+        if _differ_in_functions(_texts(replaced), _texts(added)):
+            changed = f"{_named(added)} calls {_OTHER_FUNCTION}"
         if not replaced or not added:
             changed = f"{_named(added or replaced)} is {'new' if added else 'removed'}"
     yield _typed(old, new, changed, "Spark stores aggregates by position", "values")
@@ -166,10 +175,12 @@ def _moved(before: StateDescription, after: StateDescription) -> Iterator[Reason
 
 def _compared(old: Mapping[str, str], new: Mapping[str, str], where: str, effect: str) -> Iterator[Reason]:
     """Yield the reason if the conditions of two queries differ."""
-    added = [shown for text, shown in new.items() if text not in old]
-    removed = [shown for text, shown in old.items() if text not in new]
+    texts = [text for text in old if text not in new], [text for text in new if text not in old]
+    removed, added = [old[text] for text in texts[0]], [new[text] for text in texts[1]]
     parts = [f"{_listed(added)} is a new condition {where}"] if added else []
     parts += [f"{_listed(removed)} is no longer a condition {where}"] if removed else []
+    if parts and _differ_in_functions(*texts):
+        parts = [f"{_listed(added)} {where} calls {_OTHER_FUNCTION}"]
     if parts:
         yield "mixed", f"{' and '.join(parts)}: {effect}"
 
@@ -190,9 +201,10 @@ def _columns(before: StateDescription, after: StateDescription) -> Iterator[Colu
             text if ".key(" not in one.text else "" for one, text in zip((old, column), context, strict=True)
         ]
         if old.text != column.text or own[0] != own[1]:
-            yield ColumnChange(
-                name=column.name, before=f"{old.shown}{own[0]}", after=f"{column.shown}{own[1]}"
-            )
+            texts = f"{old.shown}{own[0]}", f"{column.shown}{own[1]}"
+            if texts[0] == texts[1] and _differ_in_functions([old.text], [column.text]):
+                texts = texts[0], f"the changed {texts[1]}"
+            yield ColumnChange(name=column.name, before=texts[0], after=texts[1])
 
 
 def _context(one: StateDescription, other: StateDescription) -> str:
@@ -208,12 +220,26 @@ def _context(one: StateDescription, other: StateDescription) -> str:
     return "".join([*parts, f" where {' and '.join(own)}" if own else ""])
 
 
+def _shown(parts: Sequence[Part]) -> list[str]:
+    return [part.shown for part in parts]
+
+
+def _differ_in_functions(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Return whether normal forms differ only in the versions of the user's functions."""
+    return [_VERSION.sub("(", text) for text in old] == [_VERSION.sub("(", text) for text in new]
+
+
+def _differing(old: Sequence[Part], new: Sequence[Part]) -> list[Part]:
+    """Return the new parts whose normal forms differ from the parts in their places."""
+    return [part for former, part in zip(old, new, strict=True) if former.text != part.text]
+
+
 def _texts(parts: Sequence[Part]) -> list[str]:
     return [part.text for part in parts]
 
 
 def _named(parts: Sequence[Part]) -> str:
-    return _listed([part.shown for part in parts])
+    return _listed(_shown(parts))
 
 
 def _listed(names: Sequence[str]) -> str:

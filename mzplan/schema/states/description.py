@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.parse import RelationalQuery, parse_query
@@ -93,12 +95,17 @@ class StateDescription:
     paths: frozenset[str] = frozenset()
 
 
-def describe_state(sql: str, inputs: Mapping[str, Input]) -> StateDescription:
-    """Return the description of a query's state over these streams. Raises UndecidedError."""
+def describe_state(
+    sql: str, inputs: Mapping[str, Input], body: Mapping[str, Any] = MappingProxyType({})
+) -> StateDescription:
+    """Return the description of a query's state over these streams. Raises UndecidedError.
+
+    `body`: the view's settings, with the functions of the user that the query calls.
+    """
     try:
         query = parse_query(sql)
         _ensure_whole(query)
-        reading = Reading(query, inputs)
+        reading = Reading(query, inputs, body)
         return _description(reading, reading.rows(query.tree, {}))
     except (QueryError, SqlTextError) as refused:
         raise UndecidedError(refused.problem) from None

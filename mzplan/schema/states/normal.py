@@ -6,8 +6,9 @@ that surely keep the meaning are made: two expressions may mean the same and hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from mzplan.schema.sql.sql_text import arguments_of, function_name
@@ -32,6 +33,7 @@ _SYNONYMS = {
 }
 _NAMED_BY_ARGUMENTS = frozenset(["arrays_zip", "struct", "to_csv", "to_json", "to_xml"])
 _MIRRORED = {"GT": "LT", "GTE": "LTE"}
+_NO_VERSIONS: Mapping[str, str] = MappingProxyType({})
 _SYMMETRIC = frozenset(["EQ", "NEQ", "NullSafeEQ", "NullSafeNEQ"])
 
 
@@ -59,10 +61,11 @@ class Normal:
 Inner = Callable[[Any], Normal]
 
 
-def normal_form(node: Any, sql: str, inner: Inner) -> Normal:
+def normal_form(node: Any, sql: str, inner: Inner, versions: Mapping[str, str] = _NO_VERSIONS) -> Normal:
     """Return the normal form of a node of sqlglot's tree that isn't a column.
 
-    `sql`: the text of the whole query. `inner` returns the normal form of a node inside.
+    `sql`: the text of the whole query. `inner` returns the normal form of a node inside. `versions`: the
+    versions of the user's functions, by name.
     """
     kind = type(node).__name__
     if kind == "Paren":
@@ -86,6 +89,8 @@ def normal_form(node: Any, sql: str, inner: Inner) -> Normal:
         values = [inner(one) for one in node.expressions]
         listed = sorted({value.text: value for value in values}.values(), key=lambda value: value.text)
         return _call("In", [inner(node.this), *listed], listed != values)
+    if kind == "Anonymous" and (version := versions.get(name := str(node.name).lower())) is not None:
+        return _call(f"{name}@{version}", map(inner, node.expressions))
     return _leaf(node, kind) or _of_call(node, kind, sql, inner)
 
 

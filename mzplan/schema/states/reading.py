@@ -14,19 +14,22 @@ from mzplan.schema.sql.type_rules import wider
 from mzplan.schema.states.normal import Normal, UndecidedError
 from mzplan.schema.states.rows import Named, Names, Operator, Output, Rows
 from mzplan.schema.states.select import Select
+from mzplan.schema.user_functions import function_versions, returned_types
 
 
 class Reading:
     """The reading of one query.
 
+    - `returned`, `versions`: the types and versions of the user's functions, by name.
     - `operators`: from the leaves up, left before right: Spark numbers them so.
     - `needs`: by reference to a column of an operator, union or generator, the columns it is computed from.
     - `needed`: the columns that are read whatever the result needs.
     - `paths`: the normal forms of the fields that the query reads in columns.
     """
 
-    def __init__(self, query: RelationalQuery, inputs: Mapping[str, Input]):
+    def __init__(self, query: RelationalQuery, inputs: Mapping[str, Input], body: Mapping[str, Any]):
         self.query, self.inputs = query, inputs
+        self.returned, self.versions = returned_types(body), function_versions(body)
         self.operators: list[Operator] = []
         self.needs: dict[str, tuple[str, ...]] = {}
         self.needed: set[str] = set()

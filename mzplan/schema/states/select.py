@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class _Types(QueryTypes):
     """The types of expressions, with the columns of a Scope."""
 
-    def __init__(self, text: Any, scope: Scope):
-        super().__init__(text, TypeScope(), True)
+    def __init__(self, text: Any, scope: Scope, returned: Mapping[str, str]):
+        super().__init__(text, TypeScope(), True, returned)
         self._columns_of = scope
 
     def column(self, node: Any) -> str | None:
@@ -40,7 +40,7 @@ class Select:
     def __init__(self, reading: Reading, node: Any, names: Names):
         self._reading, self._node, self._names = reading, node, names
         self._scope = Scope()
-        self._types = _Types(reading.query.text, self._scope)
+        self._types = _Types(reading.query.text, self._scope, reading.returned)
         self._keys: dict[str, Normal] = {}  # by the normal form of a GROUP BY expression
         self._operator: Operator | None = None
         self._number = self._last = -1  # the operator's, and the position of its last aggregate
@@ -154,7 +154,7 @@ class Select:
             text, _ = _of_field(of, [node.expression.name])
             self._reading.paths.add(text)
             return Normal(text, of.refs, None, "", of.is_rewritten)
-        return normal_form(node, self._reading.query.text.sql, inner)
+        return normal_form(node, self._reading.query.text.sql, inner, self._reading.versions)
 
     def _finish(self, node: Any, normal: Normal) -> Normal:
         """Return a normal form with its type and its text for people."""
