@@ -31,7 +31,7 @@ from mzplan.schema.description import (
     inline_connection,
 )
 from mzplan.schema.kinds import resource_kind
-from mzplan.schema.user_functions import function_of
+from mzplan.schema.user_functions import functions_of
 from mzplan.secrets.files import read_open_secret, unusable_error
 from mzplan.secrets.guards import CommittedGuard
 from mzplan.secrets.policy import UNKNOWN, Flow, Guard, Policy, Route
@@ -70,7 +70,9 @@ class GuardedSecrets(Secrets):
             raise _invalid(of.address, fault)
         flows = flows_of(of) if isinstance(of, Description) else flows_of_connection(of)
         try:
-            if isinstance(of, Description) and (function := function_of(of.address.kind, of.type, of.body)):
+            for function in (
+                functions_of(of.address.kind, of.type, of.body) if isinstance(of, Description) else ()
+            ):
                 self._guard.run(str(of.address), str(function))
             links = of.connections.values() if isinstance(of, Description) else (of,)
             for link in links:

@@ -22,7 +22,7 @@ from mzplan.plan.highlights import row_changes
 from mzplan.schema.description import packages_of
 from mzplan.schema.expectations import changed_expectations
 from mzplan.schema.sensitive_columns import sensitive_columns
-from mzplan.schema.user_functions import function_of
+from mzplan.schema.user_functions import function_of, functions_of
 from mzplan.spark.trials.bench import TrialBench
 
 if TYPE_CHECKING:
@@ -96,12 +96,13 @@ def _requests(plan: Plan) -> Iterator[_Request]:
 def _require_allowed(definitions: Definitions, policy: Guard | None) -> None:
     """Raise MzplanError if a preview would run code of the user that no policy allows."""
     for description in filter(None, (definitions.after, definitions.before)):
-        function = function_of(description.address.kind, description.type, description.body)
-        if function is None or not description.address.writes_collection:
+        own = function_of(description.address.kind, description.type, description.body)
+        if own is not None and not description.address.writes_collection:
             continue  # a sink's function gets rows, and a preview gives it none
-        if policy is None:
-            raise error("MZ353.function", address=description.address, function=function)
-        policy.run(str(description.address), str(function))
+        for function in functions_of(description.address.kind, description.type, description.body):
+            if policy is None:
+                raise error("MZ353.function", address=description.address, function=function)
+            policy.run(str(description.address), str(function))
 
 
 def _computed(

@@ -23,6 +23,7 @@ from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
 from mzplan.connectors.releases import release_upstream, remove_generation
+from mzplan.connectors.user_code.loading import load_functions
 from mzplan.controller.executor import (
     CheckResult,
     ExecutorContext,
@@ -40,12 +41,12 @@ from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.expectations import EXPECT
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.relations.parse import recomputes
-from mzplan.schema.user_functions import FunctionName, function_of
+from mzplan.schema.user_functions import FunctionName, function_of, functions_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.expectations import RowChecks
-from mzplan.spark.function_releases import loaded_function, require_release
+from mzplan.spark.function_releases import release_of, require_release
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.maintenance import compact_target, first_copy, measure_backlog, vacuum
 from mzplan.spark.migration import RowMigration
@@ -224,27 +225,33 @@ class SparkExecutor(SparkDriver):
         if description.predecessor is not None:
             problems += self._migration_problems(spark, query)
         problems += _refusals(lambda: check_arguments(spark, query))
-        if secrets.are_proposed and (function := _uncommitted(description)) is not None:
-            return (*problems, Diagnostic.of("MZ365.uncommitted", address=address, function=function))
+        if secrets.are_proposed:
+            uncommitted = _uncommitted(description)
+            problems += tuple(
+                Diagnostic.of("MZ365.uncommitted", address=address, function=function)
+                for function in uncommitted
+            )
+            if uncommitted and _own_function(description) is not None:
+                return problems  # in SQL, Spark needs only a function's type
         if EXPECT in query.body:
             position = self._connectors.position(description)
             problems += _refusals(lambda: RowChecks(empty_rows(spark, query.columns, position), query))
         if description.reads and address.writes_collection:
             problems += _refusals(lambda: self._require_view(spark, query))
         else:
-            problems += _refusals(lambda: loaded_function(query))
+            problems += _refusals(lambda: load_functions(query))
         return problems
 
     def _require_view(self, spark: SparkSession, query: ResolvedQuery) -> None:
         """Raise MzplanError unless the view has the plan's columns and can continue from its checkpoint."""
         checkpoint = Checkpoint.of(self._warehouse, *query.description.place)
-        if (function := loaded_function(query)) is not None:
-            require_release(checkpoint, query, function)
+        if functions := load_functions(query):
+            require_release(checkpoint, query, release_of(functions))
         rows = analysed(spark, query, self._connectors)
         ensure_columns(outputs_of(rows), query)
         if is_relational_view(query) and not (is_current_view(query) or query.description.snapshots):
             require_place(checkpoint, query, tables_in_order(rows, query, self._warehouse))
-            if function is None:
+            if _own_function(query.description) is None:
                 self._require_state(spark, query, checkpoint)
 
     def _require_state(self, spark: SparkSession, query: ResolvedQuery, checkpoint: Checkpoint) -> None:
@@ -435,7 +442,11 @@ def _refusals(check: Callable[[], object]) -> tuple[Diagnostic, ...]:
     return ()
 
 
-def _uncommitted(description: Description) -> FunctionName | None:
-    """Return the function of a proposal whose code is in the project's folder: a runner doesn't run it."""
-    function = function_of(description.address.kind, description.type, description.body)
-    return function if function is not None and function.is_in_project else None
+def _own_function(description: Description) -> FunctionName | None:
+    return function_of(description.address.kind, description.type, description.body)
+
+
+def _uncommitted(description: Description) -> list[FunctionName]:
+    """Return the functions of a proposal whose code is in the project's folder: a runner doesn't run it."""
+    functions = functions_of(description.address.kind, description.type, description.body)
+    return [function for function in functions if function.is_in_project]

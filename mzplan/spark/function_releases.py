@@ -2,45 +2,56 @@
 
 The checkpoint records the release, and the description under which it was accepted. A runner with another
 release continues only by the author's word, and reports the change until an apply has restarted the query.
+The functions that SQL calls may be of several packages: their releases count as one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.user_code.loading import LoadedFunction, load_function
+from mzplan.connectors.user_code.loading import LoadedFunction
 from mzplan.model.diagnostics import error
-from mzplan.schema.user_functions import function_of
+from mzplan.schema.kinds import resource_kind
 from mzplan.warehouse.checkpoints import Checkpoint, FunctionRelease
 
 
-def loaded_function(query: ResolvedQuery) -> LoadedFunction | None:
-    """Return the user's function of a query; None for another query. Raises MzplanError MZ361, MZ362."""
-    named = function_of(query.address.kind, query.description.type, query.description.body)
-    return load_function(query) if named is not None else None
+def release_of(functions: Iterable[LoadedFunction]) -> str:
+    """Return the packages of functions with their versions, for people; "" if none is known."""
+    return ", ".join(sorted({function.release for function in functions if function.release}))
 
 
-def require_release(checkpoint: Checkpoint, query: ResolvedQuery, function: LoadedFunction) -> str:
+def require_release(checkpoint: Checkpoint, query: ResolvedQuery, release: str) -> str:
     """Return the accepted release if another one is installed, which may continue; "" if it is the same.
 
-    Raises MzplanError MZ364 if it may not continue. Raises OSError.
+    `release`: the one that is installed, "" if unknown. Raises MzplanError MZ364 if it may not continue.
+    Raises OSError.
     """
     accepted = checkpoint.function()
-    if accepted is None or not function.release or accepted.release == function.release:
+    if accepted is None or not release or accepted.release == release:
         return ""
-    if query.body.get("state") == "unknown" and not query.description.snapshots:
-        raise error(
-            "MZ364.other-version", address=query.address, before=accepted.release, now=function.release
-        )
+    if code := _refusal(query):
+        raise error(code, address=query.address, before=accepted.release, now=release)
     return "" if accepted.digest != query.description.digest else accepted.release
 
 
-def take_release(checkpoint: Checkpoint, query: ResolvedQuery, function: LoadedFunction) -> str:
+def _refusal(query: ResolvedQuery) -> str:
+    """Return the message if the view has a state that only its author can call valid; "" otherwise."""
+    kind = resource_kind(query.address.kind, query.description.type)
+    if kind.query_property is not None:
+        has_state = "state" in query.description.body and query.body["on_query_change"] != "resume"
+        return "MZ364.other-version-in-sql" if has_state else ""
+    has_state = query.body.get("state") == "unknown" and not query.description.snapshots
+    return "MZ364.other-version" if has_state else ""
+
+
+def take_release(checkpoint: Checkpoint, query: ResolvedQuery, release: str) -> str:
     """Record the release that computes rows from now on, unless an apply must accept it first.
 
     Returns the accepted release if it is another one. Raises the errors of `require_release`.
     """
-    before = require_release(checkpoint, query, function)
-    now = FunctionRelease(release=function.release, digest=query.description.digest)
-    if not before and function.release and checkpoint.function() != now:
+    before = require_release(checkpoint, query, release)
+    now = FunctionRelease(release=release, digest=query.description.digest)
+    if not before and release and checkpoint.function() != now:
         checkpoint.record_function(now)
     return before

@@ -12,6 +12,7 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery, SinkRun
 from mzplan.connectors.api.upstreams import take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.releases import record_release
+from mzplan.connectors.user_code.loading import load_functions
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
@@ -20,12 +21,13 @@ from mzplan.schema.description import CollectionRead, Description
 from mzplan.schema.expectations import EXPECT
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.target_writes import writes_all
+from mzplan.schema.user_functions import function_of
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, read_table
 from mzplan.spark.current.run import CurrentRun
 from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.foreign_changes import ForeignChanges
-from mzplan.spark.function_releases import loaded_function, take_release
+from mzplan.spark.function_releases import release_of, take_release
 from mzplan.spark.generations import GenerationDifference, record_start
 from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.migration import RowMigration
@@ -134,9 +136,10 @@ class QueryStart:
         Spark's errors.
         """
         description, checkpoint, running = self._query.description, self._checkpoint, self._running
-        if (function := loaded_function(self._query)) is not None:
-            running.function, running.release = function.name, function.release
-            running.release_before = take_release(checkpoint, self._query, function)
+        if functions := load_functions(self._query):
+            running.function = function_of(description.address.kind, description.type, description.body)
+            running.release = release_of(functions)
+            running.release_before = take_release(checkpoint, self._query, running.release)
         partitions = self._state_partitions()
         if partitions is not None:
             partitions.finish()

@@ -53,6 +53,7 @@ class ResolvedQuery:
     - `keys`: the columns that identify a row of the collection; empty if rows are only added to it.
     - `checkpoint`: the generation's checkpoint; None if the caller doesn't have the warehouse, such as a
       check on another machine.
+    - `is_proposed`: the description isn't committed, so its code must not run.
     """
 
     description: Description
@@ -63,6 +64,7 @@ class ResolvedQuery:
     keys: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
     connections: Mapping[str, ResolvedConnection] = field(default_factory=dict)
+    is_proposed: bool = False
 
     @property
     def address(self) -> Address:
@@ -179,6 +181,7 @@ def resolve(
         keys=keys_of(collection.type, collection.body),
         directory=directory,
         checkpoint=checkpoint,
+        is_proposed=secrets.are_proposed,
     )
 
 

@@ -19,7 +19,14 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.user_code.failures import failed
 from mzplan.connectors.user_code.packages import package_of, remember_version, require_package
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.schema.user_functions import CODE, FunctionName, digest_of_code, function_of
+from mzplan.schema.user_functions import (
+    CODE,
+    FunctionName,
+    SqlFunction,
+    digest_of_code,
+    function_of,
+    sql_functions,
+)
 
 _lock = threading.RLock()
 _modules: dict[str, ModuleType] = {}  # by name; of committed texts
@@ -44,20 +51,42 @@ class LoadedFunction:
 
 
 def load_function(query: ResolvedQuery) -> LoadedFunction:
-    """Return the function of a query, and run its module unless this process has done so before.
+    """Return the function of a query. Raises the same errors as `_load`."""
+    body = query.description.body
+    name = function_of(query.address.kind, query.description.type, body)
+    assert name is not None, f"{query.address} has no function"
+    return _load(query, name, str(query.body.get("requires", "")), str(body.get(CODE, "")))
+
+
+def load_sql_function(query: ResolvedQuery, function: SqlFunction) -> LoadedFunction:
+    """Return a function that the SQL of a query calls. Raises the same errors as `_load`."""
+    return _load(query, function.function, function.requires, function.code)
+
+
+def load_functions(query: ResolvedQuery) -> tuple[LoadedFunction, ...]:
+    """Return the user's functions that a query runs. Raises the same errors as `_load`.
+
+    The code of a proposal isn't committed, so its modules of the project's folder are left out.
+    """
+    if function_of(query.address.kind, query.description.type, query.description.body) is not None:
+        return (load_function(query),)
+    called = sql_functions(query.description.body).values()
+    runs = (one for one in called if not (query.is_proposed and one.function.is_in_project))
+    return tuple(load_sql_function(query, one) for one in runs)
+
+
+def _load(query: ResolvedQuery, name: FunctionName, requires: str, code: str) -> LoadedFunction:
+    """Return a function, and run its module unless this process has done so before.
 
     Raises MzplanError: MZ361 if there is no such function here, or another version of its package than the
     query requires; MZ362 if its module fails.
     """
-    name = function_of(query.address.kind, query.description.type, query.description.body)
-    assert name is not None, f"{query.address} has no function"
-    requires = str(query.body.get("requires", ""))
     if requires:
         require_package(query.address, requires)
     with _lock:
         try:
             if name.is_in_project:
-                module = _module_of_text(name, str(query.description.body.get(CODE, "")))
+                module = _module_of_text(name, code)
             else:
                 _require_installed(query, name)
                 module = import_module(name.module)

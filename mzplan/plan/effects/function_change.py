@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import unified_diff
+from typing import Any
 
 from mzplan.model.address import Address
 from mzplan.model.observed import Observation, Status
@@ -27,12 +28,24 @@ def function_properties(record: ResourceState) -> tuple[str, ...]:
 
 def state_verdict(view: ResourceState) -> tuple[StateEffect, str]:
     """Return what another function or version can do with the view's state, and why."""
-    body = resource_kind(view.address.kind, view.type).with_defaults(view.body)
+    kind = resource_kind(view.address.kind, view.type)
+    body = kind.with_defaults(view.body)
+    if kind.query_property is not None:
+        return _verdict_of_sql(body)
     if view.snapshots or body.get("state", "none") == "none":
         return "kept", "the function keeps no state"
     if body["state"] == "kept":
         return "kept", _KEPT
     return "unknown", "nobody says whether the new function understands the state of the former one"
+
+
+def _verdict_of_sql(body: Mapping[str, Any]) -> tuple[StateEffect, str]:
+    """Return what another version of a function in a view's SQL can do with the view's state, and why."""
+    if "state" not in body:
+        return "kept", "the query keeps no state"
+    if body["on_query_change"] == "resume":
+        return "kept", "the view continues with the old state (on_query_change: resume)"
+    return "unknown", "nobody says whether the new version of a function gives the values of the former one"
 
 
 def function_change(before: ResourceState, after: ResourceState) -> QueryChange | None:

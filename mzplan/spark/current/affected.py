@@ -13,6 +13,7 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import CHANGE_FEED
 from mzplan.connectors.frames.types import ddl_of, quoted
+from mzplan.connectors.user_code.loading import load_functions
 from mzplan.model.diagnostics import error
 from mzplan.schema.columns import OWN, canonical_type, spark_type
 from mzplan.schema.current.rows import ANY, CHANGED
@@ -22,6 +23,8 @@ from mzplan.schema.relations.analysis import trace_of
 from mzplan.schema.relations.nodes import QueryError
 from mzplan.schema.relations.tree import Input
 from mzplan.schema.sql.sql_text import plain_sql
+from mzplan.schema.user_functions import function_versions
+from mzplan.spark.function_releases import release_of
 from mzplan.spark.sql.view_sql import declared, rows_of_tables
 from mzplan.warehouse.rows.snapshot import name_of
 
@@ -84,6 +87,8 @@ def computed_digest(query: ResolvedQuery) -> str:
         list(query.keys),
         list(query.body.get("aliases", ())),
     ]
+    if versions := function_versions(query.body):
+        content += [versions, release_of(load_functions(query))]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return f"1:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -58,6 +58,7 @@ _UNRESOLVED_OF_ROWS = _UNRESOLVED | {
     f"{CATALYST}analysis.MultiAlias",
     f"{CATALYST}analysis.UnresolvedOrdinal",
 }
+_PYTHON = f"{CATALYST}expressions.PythonUDF"
 _STAR = f"{CATALYST}analysis.UnresolvedStar"
 # The functions that LATERAL VIEW may call.
 _GENERATORS = frozenset(
@@ -141,8 +142,11 @@ class ExpressionCheck:
         """Return the class of each node of a tree, parents first."""
         return _lines(tree.map(self._class))
 
-    def problem_of_parsed(self, tree: Any, scope: Scope = "row") -> str:
-        """Return a sentence about the first forbidden part of a parsed expression; "" without one."""
+    def problem_of_parsed(self, tree: Any, scope: Scope = "row", functions: Collection[str] = ()) -> str:
+        """Return a sentence about the first forbidden part of a parsed expression; "" without one.
+
+        `functions`: the names of the user's functions that it may call.
+        """
         allowed = _UNRESOLVED if scope == "row" else _UNRESOLVED_OF_ROWS
         pattern = _PATTERNS[scope]
         classes, names = self.classes(tree), _lines(tree.map(self._name))
@@ -151,7 +155,8 @@ class ExpressionCheck:
         for number, (class_, name) in enumerate(zip(classes, names, strict=True)):
             if number and class_.startswith(_STAR) and scope == "row":
                 return "A star in a call would include mzplan's own columns."
-            if class_ == _FUNCTION and (problem := self._problem_of_call(tree, name)):
+            is_call = class_ == _FUNCTION and name.lower() not in functions
+            if is_call and (problem := self._problem_of_call(tree, name)):
                 return problem
             if class_ == _GENERATOR and name.lower() not in _GENERATORS:
                 return f"LATERAL VIEW can't call {name}."
@@ -172,14 +177,17 @@ class ExpressionCheck:
             return f"{name} takes its types as DDL text, or from schema_of_…"
         return ""
 
-    def problem_of_analysed(self, node: Any, scope: Scope = "row") -> str:
-        """Like problem_of_parsed, for the expressions of one node of an analysed plan."""
-        pattern = _PATTERNS[scope]
+    def problem_of_analysed(self, node: Any, scope: Scope = "row", functions: Collection[str] = ()) -> str:
+        """Like problem_of_parsed, for the expressions of one node of an analysed plan.
+
+        Only calls that problem_of_parsed has checked can be Python functions.
+        """
+        pattern, own = _PATTERNS[scope], {_PYTHON} if functions else ()
         classes = _lines(node.expressions().flatMap(self._classes).distinct())
-        refused = next((class_ for class_ in classes if not pattern.fullmatch(class_)), None)
+        refused = next((c for c in classes if not pattern.fullmatch(c) and c not in own), None)
         return _not_allowed(refused) if refused is not None else ""
 
-    def problem_of_projection(self, plan: Any, base: Any) -> str:
+    def problem_of_projection(self, plan: Any, base: Any, functions: Collection[str] = ()) -> str:
         """Return a sentence about the first forbidden part of an analysed projection; "" without one.
 
         On top of `base`, the plan may only select columns and leave out rows.
@@ -188,7 +196,7 @@ class ExpressionCheck:
             class_ = class_of(plan)
             if class_ not in _OF_PROJECTION:
                 return _not_allowed(class_)
-            if problem := self.problem_of_analysed(plan):
+            if problem := self.problem_of_analysed(plan, functions=functions):
                 return problem
             plan = plan.child()
         return ""

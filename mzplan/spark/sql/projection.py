@@ -24,6 +24,7 @@ from mzplan.secrets.resolved import shortened
 from mzplan.spark.failures import spark_message
 from mzplan.spark.sql.expression_trees import expression_check, time_in
 from mzplan.spark.sql.query_trees import analysed_plan, nodes_of
+from mzplan.spark.sql.user_functions import SparkSql, with_functions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,11 +96,13 @@ def project(
     places: dict[str, str] = {}  # of each item
     key_names = {key.lower() for key in keys}
     unless_removed: dict[str, str] = {}  # the names of items that aren't computed for removed rows
+    functions: frozenset[str] = frozenset()
     try:
         for index, text in enumerate(query.body.get("select") or ["*"]):
             parsed = parse_select(text)
             place = _place_of_item(query, index, text, parsed)
-            item = _sql(parsed, place, rows, query)
+            read = _sql(parsed, place, rows, query)
+            item, functions = read.text, functions | read.functions
             places[item] = place
             # Spark's own star would include mzplan's columns.
             star = [quoted(c.name) for c in query.columns if c.name.lower() not in parsed.without]
@@ -108,7 +111,8 @@ def project(
                 unless_removed[item] = parsed.name
         filtered = rows
         if "where" in query.body:
-            condition = _sql(parse_where(query.body["where"]), words.condition, rows, query)
+            read = _sql(parse_where(query.body["where"]), words.condition, rows, query)
+            condition, functions = read.text, functions | read.functions
             # Spark evaluates OR from left to right.
             filtered = rows.where(f"{removed} OR ({condition})" if removed else condition)
         columns = [
@@ -124,7 +128,7 @@ def project(
         names = [column.name for column in query.columns]
         refused = (place for item, place in places.items() if item in items and not _accepts(rows, item))
         raise _refused(query, problem, next(refused, words.whole), names) from None
-    _require_allowed(projected, rows, words.whole, query)
+    _require_allowed(projected, rows, words.whole, query, functions)
     return projected
 
 
@@ -154,20 +158,25 @@ def row_condition(rows: DataFrame, text: str, query: ResolvedQuery, place: str, 
     `place`, `hint`: the place of the condition, and how to write it, for messages.
     """
     try:
-        sql = _sql(parse_where(text), place, rows, query)
-        met = rows.where(sql)
+        read = _sql(parse_where(text), place, rows, query)
+        met = rows.where(read.text)
     except MzplanError:
         raise
     except Exception as problem:
         raise _refused(query, problem, place, rows.columns, hint) from None
-    _require_allowed(met, rows, place, query)
-    return sql
+    _require_allowed(met, rows, place, query, read.functions)
+    return read.text
 
 
-def _require_allowed(rows: DataFrame, base: DataFrame, place: str, query: ResolvedQuery) -> None:
-    """Raise MzplanError MZ019 unless the rows are a selection of `base` with allowed expressions."""
+def _require_allowed(
+    rows: DataFrame, base: DataFrame, place: str, query: ResolvedQuery, functions: Collection[str]
+) -> None:
+    """Raise MzplanError MZ019 unless the rows are a selection of `base` with allowed expressions.
+
+    `functions`: the names of the user's functions in the expressions.
+    """
     check = expression_check(rows.sparkSession.sparkContext._gateway)
-    if refusal := check.problem_of_projection(analysed_plan(rows), analysed_plan(base)):
+    if refusal := check.problem_of_projection(analysed_plan(rows), analysed_plan(base), functions):
         raise _not_allowed(query, place, refusal)
 
 
@@ -250,7 +259,7 @@ def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
     return tuple(Output(name=field.name, type=canonical_type(ddl_of(field.dataType))) for field in fields)
 
 
-def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> str:
+def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> SparkSql:
     """Return the SQL of an expression for Spark.
 
     Raises MzplanError MZ019 for a forbidden expression, found by mzplan's parser or in Spark's parsed tree.
@@ -267,10 +276,13 @@ def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> s
                     query, place, f"{name} isn't a column: to call Spark's function, write {name}()."
                 )
         spark: Any = rows.sparkSession
-        tree = spark._jsparkSession.sessionState().sqlParser().parseExpression(parsed.sql)
-        if problem := expression_check(spark.sparkContext._gateway).problem_of_parsed(tree):
+        read = with_functions(spark, parsed.sql, query)
+        tree = spark._jsparkSession.sessionState().sqlParser().parseExpression(read.text)
+        check = expression_check(spark.sparkContext._gateway)
+        if problem := check.problem_of_parsed(tree, functions=read.functions):
             raise _not_allowed(query, place, problem)
-    return parsed.sql
+        return read
+    return SparkSql(parsed.sql)
 
 
 def _not_allowed(query: ResolvedQuery, place: str, problem: str) -> MzplanError:

@@ -72,10 +72,19 @@ _CLAUSES = {
 
 
 class QueryCheck:
-    """Checks the plans of one query. `of_tables`: it reads tables, not streams."""
+    """Checks the plans of one query.
 
-    def __init__(self, expressions: ExpressionCheck, *, of_tables: bool = False):
-        self._expressions = expressions
+    `of_tables`: it reads tables, not streams. `functions`: the names of the user's functions that it calls.
+    """
+
+    def __init__(
+        self,
+        expressions: ExpressionCheck,
+        *,
+        of_tables: bool = False,
+        functions: Collection[str] = (),
+    ):
+        self._expressions, self._functions = expressions, functions
         self._scope: Scope = "tables" if of_tables else "streams"
         self._parsed = _PARSED | _OF_TABLES if of_tables else _PARSED
         self._analysed = _ANALYSED | _OF_TABLES if of_tables else _ANALYSED
@@ -94,7 +103,7 @@ class QueryCheck:
             if class_ == _RELATION and (problem := _problem_of_relation(node, known)):
                 return problem
             for expression in elements(node.expressions()):
-                if problem := self._expressions.problem_of_parsed(expression, self._scope):
+                if problem := self._expressions.problem_of_parsed(expression, self._scope, self._functions):
                     return problem
             if class_ == _WITH:  # a CTE sees the inputs, and the CTEs before it
                 if any(node.productElement(place) is True for place in range(node.productArity())):
@@ -117,7 +126,7 @@ class QueryCheck:
                 continue
             if class_ not in self._analysed:
                 return _not_allowed(class_)
-            if problem := self._expressions.problem_of_analysed(node, self._scope):
+            if problem := self._expressions.problem_of_analysed(node, self._scope, self._functions):
                 return problem
             waiting += _parts_of(node)
         return ""

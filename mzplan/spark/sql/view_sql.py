@@ -26,6 +26,7 @@ from mzplan.spark.sql.expression_trees import expression_check
 from mzplan.spark.sql.projection import null_of
 from mzplan.spark.sql.query_trees import QueryCheck, analysed_plan, time_in_plan
 from mzplan.spark.sql.stream_rules import without_null_matches
+from mzplan.spark.sql.user_functions import with_functions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,11 +113,14 @@ def _checked(
         rows.createOrReplaceTempView(name)
     spark: Any = session
     of_tables = not output_of(query.body).streams
-    check = QueryCheck(expression_check(spark.sparkContext._gateway), of_tables=of_tables)
-    parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
+    read = with_functions(session, sql, query)
+    check = QueryCheck(
+        expression_check(spark.sparkContext._gateway), of_tables=of_tables, functions=read.functions
+    )
+    parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(read.text)
     if problem := check.problem_of_parsed(parsed, inputs):
         raise _not_allowed(query, problem)
-    computed = session.sql(sql)
+    computed = session.sql(read.text)
     if problem := check.problem_of_analysed(
         analysed_plan(computed), list(map(analysed_plan, inputs.values()))
     ):

@@ -15,13 +15,15 @@ from mzplan.connectors.admission import GuardedSecrets
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.user_code import packages
 from mzplan.connectors.user_code.failures import failed_in_task
-from mzplan.connectors.user_code.loading import load_function
+from mzplan.connectors.user_code.loading import load_function, load_functions
+from mzplan.connectors.user_code.values import CallError, value_of
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description
 from mzplan.schema.user_functions import FunctionName, names_in
 from mzplan.secrets.policy import Policy, read_policy
 from mzplan.secrets.references import Secrets
-from mzplan.spark.function_releases import require_release, take_release
+from mzplan.spark.failures import of_messages
+from mzplan.spark.function_releases import release_of, require_release, take_release
 from tests.unit.small_projects import at
 
 FILE = "transforms/enrich.py"
@@ -227,7 +229,7 @@ def test_another_release_continues_only_by_the_authors_word(tmp_path: Path, pack
         packages._imported["shop-words"] = version
         asked = query(tmp_path, "shop_words.text:loud", digest=digest, state=state)
         assert asked.checkpoint is not None
-        return take_release(asked.checkpoint, asked, load_function(asked))
+        return take_release(asked.checkpoint, asked, load_function(asked).release)
 
     assert at_start("1.4.2", "1:a", "unknown") == ""
     assert at_start("1.4.2", "1:b", "unknown") == ""  # another trigger, say
@@ -238,9 +240,8 @@ def test_another_release_continues_only_by_the_authors_word(tmp_path: Path, pack
     assert at_start("1.5", "1:c", "kept") == ""  # an apply has restarted it
     assert at_start("1.5", "1:c", "unknown") == ""
     asked = query(tmp_path, "shop_words.text:loud", digest="1:c")
-    assert (
-        asked.checkpoint is not None and require_release(asked.checkpoint, asked, load_function(asked)) == ""
-    )
+    assert asked.checkpoint is not None
+    assert require_release(asked.checkpoint, asked, load_function(asked).release) == ""
 
 
 def test_names_are_found_without_running_the_text() -> None:
@@ -252,3 +253,73 @@ def test_names_are_found_without_running_the_text() -> None:
     for broken in ("(" * 9000, "def f(", "x = \0"):
         with pytest.raises(SyntaxError):
             names_in(broken)
+
+
+def of_sql(*functions: str, state: bool = False, resumes: bool = False, digest: str = "1:a") -> Description:
+    called = {f"f{number}": called_as(text) for number, text in enumerate(functions)}
+    body = {"query": "SELECT f0(id) AS id FROM orders", "reads": ["orders"], "schema": "id STRING"}
+    body |= {"state": "1:abc"} if state else {}
+    body |= {"on_query_change": "resume"} if resumes else {}
+    return Description(
+        address=at("view.enriched"),
+        id="abc",
+        generation=1,
+        digest=digest,
+        type="sql",
+        body={**body, "functions": called},
+    )
+
+
+def called_as(text: str) -> dict[str, str]:
+    code = {"code": CODE} if text.startswith(FILE) else {}
+    return {"function": text, "returns": "STRING", **code}
+
+
+def test_a_policy_lists_the_functions_that_sql_may_call(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text('functions = ["shop_words.*"]\n')
+    policy = read_policy(str(path))
+    assert isinstance(policy, Policy)
+    secrets = GuardedSecrets(str(tmp_path), policy)
+    secrets.permit(of_sql("shop_words.text:loud"))
+    with pytest.raises(MzplanError, match="doesn't allow the function"):
+        secrets.permit(of_sql("shop_words.text:loud", f"{FILE}:loud"))
+
+
+def test_a_modules_code_in_a_proposals_sql_isnt_run(tmp_path: Path, package: Path) -> None:
+    asked = of_sql("shop_words.text:loud", f"{FILE}:loud")
+    proposed = resolve(asked, Secrets(str(tmp_path)).proposed(), str(tmp_path))
+    assert [str(one.name) for one in load_functions(proposed)] == ["shop_words.text:loud"]
+    committed = resolve(asked, Secrets(str(tmp_path)), str(tmp_path))
+    assert [str(one.name) for one in load_functions(committed)] == ["shop_words.text:loud", f"{FILE}:loud"]
+    assert release_of(load_functions(committed)) == "shop-words 1.4.2"
+
+
+def test_another_release_in_sql_continues_without_state_or_by_the_authors_word(
+    tmp_path: Path, package: Path
+) -> None:
+    def at_start(version: str, digest: str, **more: bool) -> str:
+        packages._imported["shop-words"] = version
+        described = of_sql("shop_words.text:loud", digest=digest, **more)
+        asked = resolve(described, Secrets(str(tmp_path)), str(tmp_path), str(tmp_path / "w"))
+        assert asked.checkpoint is not None
+        return take_release(asked.checkpoint, asked, release_of(load_functions(asked)))
+
+    assert at_start("1.4.2", "1:a", state=True) == ""
+    with pytest.raises(MzplanError, match="was computed by shop-words 1"):
+        at_start("1.5", "1:b", state=True)
+    assert at_start("1.5", "1:a", state=True, resumes=True) == "shop-words 1.4.2"
+    assert at_start("1.5", "1:a") == "shop-words 1.4.2"
+    assert at_start("1.5", "1:c") == ""  # an apply has restarted it
+
+
+def test_a_failed_value_is_told_by_query_function_file_and_line(tmp_path: Path) -> None:
+    loaded = load_function(query(tmp_path, f"{FILE}:loud", CODE))
+    value = value_of(loaded.call, at("view.enriched"), loaded.name)
+    assert value("a") == "A!"
+    with pytest.raises(
+        CallError, match=rf"mzplan\[MZ362\]: {FILE}:loud of view.enriched fails at {FILE}:11"
+    ) as f:
+        value(1)
+    failure = of_messages([("org.apache.spark.SparkException", f"x\nCallError: {f.value}\n at y")])
+    assert failure.code == "MZ362" and "AttributeError: 'int' object has no attribute 'upper'" in failure.text

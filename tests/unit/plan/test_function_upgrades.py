@@ -50,6 +50,33 @@ def test_another_version_is_drift_and_planned(word: str, seen: Any, effect: str,
     assert later.resources[at(ADDRESS)].digest != state.resources[at(ADDRESS)].digest
 
 
+@pytest.mark.parametrize(
+    ("body", "effect"),
+    [
+        ({}, "restart"),
+        ({"state": "1:abc"}, "replace"),
+        ({"state": "1:abc", "on_query_change": "resume"}, "restart"),
+    ],
+)
+def test_another_version_of_a_function_in_sql_replaces_a_view_with_state(
+    body: dict[str, Any], effect: str
+) -> None:
+    called = {"f": {"function": "shop.text:f", "returns": "STRING"}}
+    view = resource(
+        ADDRESS,
+        "sql",
+        query="SELECT f(id) AS id FROM orders",
+        reads=["orders"],
+        schema="id STRING",
+        functions=called,
+        **body,
+    )
+    wanted = project(kafka(), source(), view)
+    state = commit(wanted)
+    change = change_of(build_plan(wanted, state, observe(state, enriched=RUNS)), ADDRESS)
+    assert change.effect == effect
+
+
 def test_the_same_version_is_nothing() -> None:
     state: State = commit(shop("none"))
     seen = observe(state, enriched={"function": "shop 1.4.2"})
