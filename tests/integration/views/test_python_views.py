@@ -38,10 +38,14 @@ def shown(orders):
 """
 
 
-def rows(project: Project, view: str) -> list[dict[str, Any]]:
+def unordered(project: Project, view: str) -> list[dict[str, Any]]:
     done = project.run("snapshot", view, "--format", "json")
     assert done.returncode == 0, done.stderr
-    return sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda row: row["id"])
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def rows(project: Project, view: str) -> list[dict[str, Any]]:
+    return sorted(unordered(project, view), key=lambda row: row["id"])
 
 
 @pytest.fixture
@@ -73,7 +77,9 @@ def test_the_example_runs(tmp_path: Path) -> None:
         eventually("the order of tuesday", lambda: len(rows(project, "view.orders_with_city")) == 3)
         last = rows(project, "view.orders_with_city")[-1]
         assert (last["id"], last["customer"], last["city"]) == (4, "jose", "Madrid")
-        for view in ("clean_orders", "orders_with_city"):
+        totals = {row["customer"]: row["amount"] for row in unordered(project, "view.by_customer")}
+        assert totals == {"jose": "7.00", "ada": "7.50"}
+        for view in ("clean_orders", "orders_with_city", "by_customer"):
             verified = project.run("verify", f"view.{view}", "--from-upstream")
             assert verified.returncode == 0, verified.stdout + verified.stderr
     finally:
