@@ -43,5 +43,21 @@ def leave(
     return folder
 
 
+def position_in(table: Path, version: int, **other: Any) -> str:
+    """Return Delta's offset before a version of a table, with `other` values."""
+    from deltalake import DeltaTable
+
+    position = {"sourceVersion": 1, "reservoirId": str(DeltaTable(str(table)).metadata().id)}
+    position |= {"reservoirVersion": version, "index": -1, "isStartingVersion": False, **other}
+    return json.dumps(position, separators=(",", ":"))
+
+
+def main(folder: Path, *readers: Path) -> None:
+    """Leave a query, and queries that have read its table."""
+    leave(folder)
+    for reader in readers:
+        leave(reader, (position_in(folder / "table", 1),), done=0, has=0)
+
+
 if __name__ == "__main__":
-    leave(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

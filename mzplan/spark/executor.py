@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -61,9 +61,10 @@ from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import AT_ONCE
 from mzplan.spark.tasks.open_tasks import check_arguments
+from mzplan.spark.trials.adopted_views import is_unstarted, require_same_query
 from mzplan.spark.trials.state_trial import require_state
 from mzplan.spark.versions import require_features, require_readable
-from mzplan.spark.views import QuerySessions, analysed, is_current_view, is_relational_view
+from mzplan.spark.views import QuerySessions, analysed, compute_of, is_current_view, is_relational_view
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.elsewhere import stored_elsewhere
@@ -212,7 +213,7 @@ class SparkExecutor(SparkDriver):
 
         MZ281: Delta can't use the query's tables. MZ294: the source can't migrate its rows. MZ019: Spark
         doesn't accept a task's arguments, or the view. MZ230: Spark computes other columns for the view.
-        MZ320, MZ321: the view can't continue from its checkpoint, or not with its state.
+        MZ320, MZ321, MZ409: the view can't continue from its checkpoint, or not with its state.
         """
         address = description.address
         if address.is_connection:
@@ -250,18 +251,28 @@ class SparkExecutor(SparkDriver):
         rows = analysed(spark, query, self._connectors)
         ensure_columns(outputs_of(rows), query)
         if is_relational_view(query) and not (is_current_view(query) or query.description.snapshots):
-            require_place(checkpoint, query, tables_in_order(rows, query, self._warehouse))
-            if _own_function(query.description) is None:
-                self._require_state(spark, query, checkpoint)
+            tables = tables_in_order(rows, query, self._warehouse)
+            require_place(checkpoint, query, tables)
+            self._require_state(spark, query, checkpoint, tables)
 
-    def _require_state(self, spark: SparkSession, query: ResolvedQuery, checkpoint: Checkpoint) -> None:
-        """Raise MzplanError MZ321 if Spark can't continue the view's state. A description is tried once."""
+    def _require_state(
+        self, spark: SparkSession, query: ResolvedQuery, checkpoint: Checkpoint, tables: Sequence[str | None]
+    ) -> None:
+        """Raise MzplanError MZ321 or MZ409 if Spark can't continue the view's state.
+
+        A description is tried once. `tables`: see tables_in_order.
+        """
         description, begun = query.description, checkpoint.descriptions().entries
         has_run = bool(begun) and begun[-1].digest == description.digest
         key = description.digest, description.place
-        if not has_run and self._tried.get(query.address) != key:
-            require_state(spark, query, checkpoint, self._connectors.position(description))
-            self._tried[query.address] = key
+        if has_run or self._tried.get(query.address) == key:
+            return
+        position, compute = self._connectors.position(description), compute_of(self._connectors, query)
+        if is_unstarted(checkpoint):
+            require_same_query(spark, query, checkpoint, position, tables, compute)
+        elif compute is None:
+            require_state(spark, query, checkpoint, position)
+        self._tried[query.address] = key
 
     def _migration_problems(self, spark: SparkSession, query: ResolvedQuery) -> tuple[Diagnostic, ...]:
         connector = self._connectors.source(query.description.type)

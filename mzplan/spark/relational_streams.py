@@ -23,6 +23,7 @@ from mzplan.spark.expectations import StepExpectations
 from mzplan.spark.sql.projection import ensure_columns, outputs_of, with_all_columns
 from mzplan.spark.sql.query_trees import analysed_plan, nodes_of
 from mzplan.spark.sql.stream_rules import require_stream
+from mzplan.spark.trials.adopted_views import is_unstarted, require_same_query
 from mzplan.spark.views import rows_of_view
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.rows.snapshot import SnapshotVersions
@@ -65,7 +66,7 @@ class RelationalRun:
         """Return the writer of the view's rows.
 
         `streams`: the view's input streams, in `session`. Raises MzplanError MZ019 or MZ230 if the query
-        can't run, or has other columns than the view.
+        can't run, or has other columns than the view, and MZ409 if it can't continue an adopted query.
         """
         tables = {name: read_table(session, self.paths[name]) for name in self.query.description.snapshots}
         rows = self._computed(session, streams, tables)
@@ -76,6 +77,8 @@ class RelationalRun:
             return with_time(stream).writeStream.foreachBatch(self._add_joined)
         read = tables_in_order(rows, self.query, self.warehouse)
         require_place(self.checkpoint, self.query, read)
+        if is_unstarted(self.checkpoint):
+            require_same_query(session, self.query, self.checkpoint, self.position, read, self.compute)
         self.checkpoint.log.fit_sources(read)
         if self.query.keys:
             return rows.writeStream.outputMode("update").foreachBatch(self._update)

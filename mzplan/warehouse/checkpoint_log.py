@@ -47,6 +47,10 @@ class CheckpointLog:
         """Return the steps whose offsets are kept, in order."""
         return sorted(int(name) for name in self._offsets.names() if name.isdecimal())
 
+    def has_known_commits(self) -> bool:
+        """Whether the record of the last done step has the format that this module reads and writes."""
+        return self._last_commit().startswith(b"v1\n")
+
     def newest(self) -> int:
         """Return the last planned step; -1 if there is none."""
         return max(self.planned(), default=-1)
@@ -81,10 +85,23 @@ class CheckpointLog:
 
     def partitions(self, step: int) -> int | None:
         """Return how many partitions the query's state has after a step; None if that isn't recorded."""
+        number = self.settings(step).get(_PARTITIONS)
+        with decoding(f"{self.spark}/offsets/{step}"):
+            return int(number) if number is not None else None
+
+    def settings(self, step: int) -> Mapping[str, str]:
+        """Return the settings that a step's offsets fix for the query, such as the format of its state."""
         lines = self.lines(step)
         with decoding(f"{self.spark}/offsets/{step}"):
-            number = json.loads(lines[1]).get("conf", {}).get(_PARTITIONS) if len(lines) > 1 else None
-            return int(number) if number is not None else None
+            settings: dict[str, str] = json.loads(lines[1]).get("conf", {}) if len(lines) > 1 else {}
+            return settings
+
+    def has_watermark(self) -> bool:
+        """Whether the query has had a watermark. False before it has read a row with a time."""
+        lines = self.lines(self.newest())
+        with decoding(f"{self.spark}/offsets"):
+            watermark = json.loads(lines[1]).get(_WATERMARK, 0) if len(lines) > 1 else 0
+            return max(int(watermark), self._next_watermark()) > 0
 
     def unfinished_repartition(self) -> int | None:
         """Return the number of partitions for which Spark has begun to repartition the state, if it hasn't

@@ -4,6 +4,7 @@
     <warehouse>/checkpoints/<id>/g<n>/spark        Spark's checkpoint
     <warehouse>/checkpoints/<id>/g<n>/upstream.json
     <warehouse>/checkpoints/<id>/g<n>/collection.json
+    <warehouse>/checkpoints/<id>/g<n>/adopted.json
     <warehouse>/checkpoints/<id>/g<n>/first_copy.json
     <warehouse>/checkpoints/<id>/g<n>/steps        a durable endpoint's own records of its steps
     <warehouse>/checkpoints/<id>/g<n>/tasks        the one-off tasks that have begun or are done
@@ -19,6 +20,8 @@
 
 - `collection.json`: the id of the source's table. If somebody removes the table, the running query creates it
   again. Without the id, nobody would notice the lost rows.
+- `adopted.json`: the version of the hand-written query's table that mzplan copied. The versions after it are
+  mzplan's own: the original may have other versions with these numbers.
 - `first_copy.json`: where the upstream ended when the source first started. A reader that needs the source's
   first copy waits until the source has read up to there. The connector defines the value.
 - `upstream.json`: the identity of the upstream, because Spark's offsets don't say what they belong to. It is
@@ -326,6 +329,15 @@ class Checkpoint:
     def record_collection(self, table_id: str) -> None:
         """Record durably which table the source writes, to detect a replaced table."""
         self._record("collection", {"table": table_id})
+
+    def adopted(self) -> int | None:
+        """Return the version of a hand-written query's table with which the collection begins; None if mzplan
+        made the collection. Raises OSError."""
+        return self._fact("adopted", lambda fact: int(fact["version"]))
+
+    def record_adopted(self, version: int) -> None:
+        """Record durably the version of the table that was copied."""
+        self._record("adopted", {"version": version})
 
     def delivery(self) -> dict[str, Any] | None:
         """Return how the sink last wrote: `{delivery, target}`, with the target's identity.

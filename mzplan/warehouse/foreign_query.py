@@ -1,9 +1,9 @@
 """The checkpoint and Delta table of a streaming query that somebody wrote by hand.
 
 mzplan copies checkpoint and table, and continues from the copies. The checkpoint has the query's id, the logs
-of offsets and commits, and the source's own log. The table's log records which micro-batches of the query the
-table has. So mzplan resumes exactly where the query stopped: Spark plans an unfinished micro-batch again with
-the same offsets, and the table's log tells whether the table already has its rows.
+of offsets and commits, the source's own log, and the state. The table's log records which micro-batches of
+the query the table has. So mzplan resumes exactly where the query stopped: Spark plans an unfinished
+micro-batch again with the same offsets, and the table's log tells whether the table already has its rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class ForeignQuery:
     """The files of a stopped query, and its progress.
 
     - `last_planned`, `last_done`: the newest micro-batch in the logs of offsets and commits, or -1.
-    - `position`: the source's newest entry in the log of offsets.
+    - `positions`: for each upstream, its newest entry in the log of offsets.
+    - `keeps_state`: whether the checkpoint has state.
     - `version`: the version of its table.
     """
 
@@ -36,7 +37,8 @@ class ForeignQuery:
     query_id: str
     last_planned: int
     last_done: int
-    position: str
+    positions: tuple[str, ...]
+    keeps_state: bool
     version: int
 
     @property
@@ -61,33 +63,28 @@ def inspect(checkpoint: str, table: str) -> ForeignQuery:
         raise NotAdoptableError(f"{checkpoint} isn't a streaming query's checkpoint: it has no metadata.")
     planned = log.newest()
     if planned < 0:
-        raise NotAdoptableError("The query has not read anything yet: declare the source as new.")
-    if open_folder(f"{checkpoint}/state").names():
-        raise NotAdoptableError(
-            "The query keeps state (an aggregation, a join, or dropped duplicates), but a source has none."
-        )
+        raise NotAdoptableError("The query has not read anything yet: declare it as new.")
     lines = log.lines(planned)
-    if lines[:1] != ["v1"] or len(lines) != 3:
-        raise NotAdoptableError(
-            f"The query reads {max(0, len(lines) - 2)} upstreams, and a source reads one."
-            if lines[:1] == ["v1"]
-            else "The format of its offset log is unknown."
-        )
+    if lines[:1] != ["v1"] or len(lines) < 3 or not log.has_known_commits():
+        raise NotAdoptableError("The format of its log of offsets or commits is unknown.")
     return ForeignQuery(
         checkpoint=checkpoint,
         table=table,
         query_id=query_id,
         last_planned=planned,
         last_done=log.committed(),
-        position=lines[2],
+        positions=tuple(lines[2:]),
+        keeps_state=bool(open_folder(f"{checkpoint}/state").names()),
         version=open_table(table).version(),
     )
 
 
 def copy(query: ForeignQuery, warehouse: str, id_: str) -> None:
     """Copy the files to the storage of a query with this id, generation 1. Raises OSError."""
+    checkpoint = Checkpoint.of(warehouse, id_, 1)
     copy_folder(query.table, collection_path(warehouse, id_, 1))
-    copy_folder(query.checkpoint, Checkpoint.of(warehouse, id_, 1).spark)
+    copy_folder(query.checkpoint, checkpoint.spark)
+    checkpoint.record_adopted(query.version)
 
 
 def ensure_unchanged(query: ForeignQuery) -> None:

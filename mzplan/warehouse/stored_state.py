@@ -15,6 +15,7 @@ from mzplan.warehouse.folder import decoding, open_folder
 
 _DEFAULT = "default"  # the name of an operator's only store
 _LARGEST = 100  # operators of a query
+_PARTS = 2  # of a store's schema: its keys and its values
 _SCHEMA = '{"type":"struct"'
 _NAMES = {
     "dedupe": "dropDuplicates",
@@ -39,6 +40,11 @@ class StoredOperator:
     def kind(self) -> str:
         """Spark's operator in words."""
         return _NAMES.get(self.name, self.name)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `differences` compares all that the operator stores."""
+        return self.name in _NAMES and all(len(schemas) == _PARTS for schemas in self.stores.values())
 
 
 def stored_operators(spark: str) -> tuple[StoredOperator, ...]:
@@ -78,10 +84,13 @@ def _structs(text: str) -> Iterator[Any]:
         start = text.find(_SCHEMA, end)
 
 
-def differences(stored: tuple[StoredOperator, ...], now: tuple[StoredOperator, ...]) -> Iterator[str]:
+def differences(
+    stored: tuple[StoredOperator, ...], now: tuple[StoredOperator, ...], *, with_names: bool = False
+) -> Iterator[str]:
     """Yield, as clauses, why Spark can't continue the operators in `stored` with the operators in `now`.
 
-    As in Spark's own check, names don't count, and a value that was nullable may have become NOT NULL.
+    As in Spark's own check, a value that was nullable may have become NOT NULL. Names count only
+    `with_names`: Spark names a key after its column, and an aggregate after its function.
     """
     kinds = [[operator.kind for operator in operators] for operators in (stored, now)]
     if kinds[0] != kinds[1]:
@@ -101,6 +110,11 @@ def differences(stored: tuple[StoredOperator, ...], now: tuple[StoredOperator, .
                         f"{_text(before)}"
                     )
                     break
+                if with_names and _names(before) != _names(after):
+                    yield (
+                        f"operator {number} ({new.kind}) names the {what} {', '.join(_names(after))} "
+                        f"instead of {', '.join(_names(before))}"
+                    )
 
 
 def _fits(stored: Any, now: Any) -> bool:
@@ -125,6 +139,11 @@ def _fits(stored: Any, now: Any) -> bool:
             parts = ("keyType", "valueType")
             return nullable and all(_fits(stored[part], now[part]) for part in parts)
     return bool(stored == now)
+
+
+def _names(schema: Any) -> list[str]:
+    """Return the names of a schema's columns in lower case, because Spark ignores their case."""
+    return [str(field["name"]).lower() for field in schema.get("fields", ())]
 
 
 def _text(type_: Any) -> str:

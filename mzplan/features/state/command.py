@@ -323,7 +323,7 @@ def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
 @click.option(
     "--checkpoint",
     metavar="PATH",
-    help="For a source: the path or URI of a hand-written query's checkpoint.",
+    help="For a source or view: the path or URI of a hand-written query's checkpoint.",
 )
 @click.option(
     "--table",

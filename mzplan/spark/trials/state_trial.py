@@ -8,25 +8,23 @@ types by position.)
 from __future__ import annotations
 
 import io
-import json
 import logging
 import uuid
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames.types import ddl
+from mzplan.connectors.views import Compute
 from mzplan.host.spark_lines import repartitions_state
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.schema.columns import POSITION
 from mzplan.schema.source_columns import columns_of
 from mzplan.spark import failures
-from mzplan.spark.sql.view_sql import rows_by_sql
-from mzplan.spark.views import own_session
-from mzplan.warehouse.checkpoint_log import CheckpointLog
+from mzplan.spark.views import own_session, rows_of_view
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.folder import decoding, open_folder
+from mzplan.warehouse.folder import open_folder
 from mzplan.warehouse.storage import remove_folder
 from mzplan.warehouse.stored_state import StoredOperator, differences, stored_operators
 
@@ -52,55 +50,52 @@ def require_state(spark: SparkSession, query: ResolvedQuery, checkpoint: Checkpo
     number, wanted = checkpoint.log.partitions(checkpoint.log.newest()), int(query.body["partitions"])
     if number not in (None, wanted) and not repartitions_state(spark.version):
         problems.append(f"the checkpoint has {number} partitions instead of {wanted}")
-    tried = _tried(spark, query, checkpoint, position)
-    if tried is not None:
-        problems += differences(stored, tried)
+    try:
+        problems += differences(stored, try_query(spark, query, checkpoint, position))
+    except (MzplanError, OSError):
+        raise
+    except Exception as problem:  # the query's start shows whether Spark can run it
+        text = failures.of_exception(problem).text
+        log.warning("%s: its query could not be tried: %s", query.address, text)
     if problems:
         text = "; ".join(problems)
         raise MzplanError(Diagnostic.of("MZ321.state-differs", address=query.address, differences=text))
 
 
-def _tried(
-    spark: SparkSession, query: ResolvedQuery, checkpoint: Checkpoint, position: str
-) -> tuple[StoredOperator, ...] | None:
-    """Return the operators of the query's state, as Spark would store them; None if the trial fails."""
+def try_query(
+    spark: SparkSession,
+    query: ResolvedQuery,
+    checkpoint: Checkpoint,
+    position: str,
+    compute: Compute | None = None,
+) -> tuple[StoredOperator, ...]:
+    """Return the operators of the query's state, as Spark would store them. Raises Spark's errors.
+
+    `compute`: the function that computes the view's rows; None for SQL.
+    """
     session, folder = own_session(spark), f"{checkpoint.folder}/trial-{uuid.uuid4().hex[:8]}"
-    for name, value in _settings(checkpoint.log).items():
+    for name, value in checkpoint.log.settings(checkpoint.log.newest()).items():
         if session.conf.isModifiable(name):
             session.conf.set(name, value)
     session.conf.set("spark.sql.shuffle.partitions", "1")
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     try:
         open_folder(f"{folder}/input").write("empty.parquet", _no_rows())
-        streams = {
-            name: session.readStream.schema(ddl(columns_of(read.type, read.body))).parquet(f"{folder}/input")
-            for name, read in query.description.reads.items()
-        }
-        rows = rows_by_sql(session, streams, {}, query, position)
-        writer = rows.writeStream.format("noop").outputMode(query.body["output"]).trigger(availableNow=True)
+        streams = {}
+        for name, read in query.description.reads.items():
+            schema = f"{ddl(columns_of(read.type, read.body))}, {POSITION} {position}"
+            streams[name] = session.readStream.schema(schema).parquet(f"{folder}/input")
+        rows = rows_of_view(session, streams, {}, query, position, compute)
+        writer = rows.writeStream.format("noop").trigger(availableNow=True)
+        writer = writer.outputMode(query.body.get("output", "append"))
         trial = writer.option("checkpointLocation", f"{folder}/spark").start()
         if not trial.awaitTermination(_LONGEST):
             trial.stop()
             raise RuntimeError(f"it didn't end within {_LONGEST} s")
         return stored_operators(f"{folder}/spark")
-    except (MzplanError, OSError):
-        raise
-    except Exception as problem:  # the query's start shows whether Spark can run it
-        log.warning(
-            "%s: its query could not be tried: %s", query.address, failures.of_exception(problem).text
-        )
-        return None
     finally:
         with suppress(OSError):
             remove_folder(folder)
-
-
-def _settings(checkpoint: CheckpointLog) -> Mapping[str, str]:
-    """Return the settings that a checkpoint fixes for its query, such as the version of a join's state."""
-    lines = checkpoint.lines(checkpoint.newest())
-    with decoding(f"{checkpoint.spark}/offsets"):
-        settings: dict[str, str] = json.loads(lines[1]).get("conf", {}) if len(lines) > 1 else {}
-        return settings
 
 
 @cache

@@ -69,7 +69,7 @@ def test_an_adopted_query_continues_from_a_copy(folder: Path, tmp_path: Path) ->
     logs = [path / "_delta_log" / f"{0:020}.json" for path in (table, left / "table")]
     assert logs[0].stat().st_ino != logs[1].stat().st_ino
     sink = import_(folder, left, "sink.out")
-    assert sink.code == 7 and "only sources of the types kafka and files" in sink.error()["detail"]
+    assert sink.code == 7 and "sources of the types kafka and files" in sink.error()["detail"]
 
 
 def topics(offsets: str) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def topics(offsets: str) -> dict[str, Any]:
         ({}, "source.typed", "has no column more"),
         ({}, "source.keyed", "keeps the latest row of each key"),
         (None, "source.orders", "isn't a streaming query's checkpoint"),
-        ({}, "source.raw", "only sources of the types kafka and files"),
+        ({}, "source.raw", "sources of the types kafka and files"),
     ],
 )
 def test_a_query_that_cannot_be_adopted_is_refused_and_nothing_is_left(
