@@ -65,8 +65,8 @@ def has_same_target(type_: str, former: Mapping[str, Any], now: Mapping[str, Any
 
     Both bodies have their defaults. How the rows are written, such as the format of a record, may differ.
     """
-    target = resource_kind("sink", type_).schema.get("x-replace", {}).get("target", "")
-    return all(former.get(name) == now.get(name) for name in (target, "mode", "key"))
+    targets = resource_kind("sink", type_).schema.get("x-replace", {}).get("targets", ())
+    return all(former.get(name) == now.get(name) for name in (*targets, "mode", "key"))
 
 
 def writes_alike(type_: str, former: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

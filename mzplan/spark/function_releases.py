@@ -30,19 +30,22 @@ def require_release(checkpoint: Checkpoint, query: ResolvedQuery, release: str) 
     accepted = checkpoint.function()
     if accepted is None or not release or accepted.release == release:
         return ""
-    if code := _refusal(query):
-        raise error(code, address=query.address, before=accepted.release, now=release)
+    in_sql = resource_kind(query.address.kind, query.description.type).query_property is not None
+    if _needs_word(query, in_sql):
+        raise error(
+            "MZ364.other-version-in-sql" if in_sql else "MZ364.other-version",
+            address=query.address,
+            before=accepted.release,
+            now=release,
+        )
     return "" if accepted.digest != query.description.digest else accepted.release
 
 
-def _refusal(query: ResolvedQuery) -> str:
-    """Return the message if the view has a state that only its author can call valid; "" otherwise."""
-    kind = resource_kind(query.address.kind, query.description.type)
-    if kind.query_property is not None:
-        has_state = "state" in query.description.body and query.body["on_query_change"] != "resume"
-        return "MZ364.other-version-in-sql" if has_state else ""
-    has_state = query.body.get("state") == "unknown" and not query.description.snapshots
-    return "MZ364.other-version" if has_state else ""
+def _needs_word(query: ResolvedQuery, in_sql: bool) -> bool:
+    """Whether the view has a state that only its author can call valid, and hasn't."""
+    if in_sql:
+        return "state" in query.description.body and query.body["on_query_change"] != "resume"
+    return query.body.get("state") == "unknown" and not query.description.snapshots
 
 
 def take_release(checkpoint: Checkpoint, query: ResolvedQuery, release: str) -> str:

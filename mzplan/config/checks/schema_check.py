@@ -158,7 +158,8 @@ class BodyCheck:
                 self._value(kind.name, inner, value, path)
 
     def _report_unknown(self, unexpected: Iterable[str], inner: Json, value: Any, path: Path) -> None:
-        valid = sorted(inner.get("properties", {}))
+        properties: Json = inner.get("properties", {})
+        valid = sorted(name for name in properties if not properties[name].get("x-derived"))
         keys = list(unexpected)
         for key in keys[:_MAX_UNKNOWN]:
             free = [word for word in valid if not isinstance(value, dict) or word not in value]

@@ -78,13 +78,13 @@ def test_a_folder_of_files_keeps_its_partition_columns(tmp_path: Path) -> None:
     assert found(of_files(divided, "json", partition_by=["day"])) == found(of_files(whole, "json")) == []
 
     ((code, detail, hint),) = found(of_files(divided, partition_by=["day", "kind"]))
-    assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or give the sink a path")
+    assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or give the sink a target")
     assert "is partitioned by kind, day, but the sink has partition_by: [day, kind]" in detail
     ((_, detail, _),) = found(of_files(divided))
     assert "but the sink has no partition_by" in detail
     ((code, detail, hint),) = found(of_files(whole, "json", partition_by=["day"]))
     assert code == "MZ053" and "has no partition columns" in detail
-    assert hint.startswith("remove `partition_by`; or give the sink a path")
+    assert hint.startswith("remove `partition_by`; or give the sink a target")
 
     strange = tmp_path / "strange"
     put(strange / (os.fsdecode(b"\xff\x1b[2J=1")) / "a.parquet")  # a name that isn't text
