@@ -93,7 +93,8 @@ class Replacements(Gate):
         """
         source = self._erasing(wanted, accepted)
         if source is not None:
-            return HeldQuery(description=accepted, reason=f"waits for the erasure of {source.address}")
+            former = accepted if accepted is not None and accepted.id == wanted.id else None
+            return HeldQuery(description=former, reason=f"waits for the erasure of {source.address}")
         read = self._awaited(wanted, accepted)
         if read is None:
             return None
@@ -113,8 +114,11 @@ class Replacements(Gate):
         return self._erasing(wanted.description, query.memory.accepted) if wanted is not None else None
 
     def _erasing(self, wanted: Description, accepted: Description | None) -> CollectionRead | None:
-        """Return the source whose erasure a new generation waits for; None if it waits for none."""
-        if accepted is None or accepted.id != wanted.id or accepted.generation >= wanted.generation:
+        """Return the source whose erasure a new generation waits for; None if it waits for none.
+
+        The first generation of a query waits, too.
+        """
+        if accepted is not None and accepted.id == wanted.id and accepted.generation >= wanted.generation:
             return None
         return next((read for read in wanted.inputs.values() if self._is_erasing(read)), None)
 

@@ -311,6 +311,8 @@ def _erasure_to_sweep(history: StepHistory, older: float) -> TaskRecord | None:
     before = time.time() - math.ceil(older / 3600) * 3600  # VACUUM rounds up
     if erasure is None or SWEPT_AT in erasure.details or before < erasure.details.get(ERASED_AT, 0.0):
         return None
+    if any(not task.done and (task.step or 0) >= history.upper() for task in history.tasks.all()):
+        return None  # a task commits all its files at its end
     if history.log.unfinished() is None:
         return erasure
     last = _time_of(history, history.upper() - 1)

@@ -65,11 +65,13 @@ def plan_erasure(
     _ensure_able(before)
     _ensure_condition(address, where, columns_of(before.type, before.body))
     replacements: tuple[Change, ...] = ()
+    found: tuple[Diagnostic, ...] = ()
     if replaces:
-        reach, replacements = reach_with_replacements(state, before, where, statuses)
+        reach, replacements, found = reach_with_replacements(state, before, where, statuses)
     else:
         reach = reach_of(state, before, where)
-    notices = tuple(_notices(before, reach, deadline))
+    paused = [address for address in reach.reached if state.resources[address].paused]
+    notices = (*_notices(before, reach, paused, deadline), *found)
     arguments = {CONDITION: name, DEADLINE: deadline}
     plan = plan_task(state, before, ERASURE, "erase of rows", arguments, statuses, notices)
     if not replacements:
@@ -110,9 +112,13 @@ def _ensure_condition(address: Address, where: str, columns: Sequence[Column]) -
     raise error("MZ402.condition", address=address, why=why, how=how)
 
 
-def _notices(source: ResourceState, reach: Reach, deadline: str) -> Iterator[Diagnostic]:
+def _notices(
+    source: ResourceState, reach: Reach, paused: Sequence[Address], deadline: str
+) -> Iterator[Diagnostic]:
     for query in reach.unreached:
         yield Diagnostic.of("MZ403.not-reached", address=query.address, why=query.why, how=query.how)
+    for address in paused:
+        yield Diagnostic.of("MZ403.paused", address=address)
     yield Diagnostic.of("MZ403.upstream", address=source.address)
     yield Diagnostic.of("MZ403.old-files", address=source.address, deadline=deadline)
 

@@ -7,47 +7,55 @@ from dataclasses import replace
 
 from mzplan.features.erase.reach import Reach, reach_of
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change
 from mzplan.model.state import ResourceState, State
+from mzplan.model.words import listed
 from mzplan.plan import build_plan
 from mzplan.plan.effects.targets import effect_on_target
 from mzplan.plan.guards import check_changes
 from mzplan.plan.manual_changes import configuration_of
+from mzplan.schema.relations.parse import recomputes
 
 
 def reach_with_replacements(
     state: State, source: ResourceState, where: str, statuses: Mapping[str, Status]
-) -> tuple[Reach, tuple[Change, ...]]:
-    """Return the reach of an erasure, and the replacements that are part of it, in dependency order.
+) -> tuple[Reach, tuple[Change, ...], tuple[Diagnostic, ...]]:
+    """Return the reach of an erasure, and the replacements that are part of it, in dependency order, with
+    their warnings and notices.
 
-    A query isn't replaced if that would write rows again to a target, or isn't allowed.
+    A query isn't replaced if that would write rows again to a target, change rows that have nothing to do
+    with the erasure, or isn't allowed.
     """
     blocked: dict[Address, str] = {}
     while True:
         reach = reach_of(state, source, where, blocked)
-        changes = _replacements(state, reach.replaced, statuses)
+        changes, diagnostics = _replacements(state, reach.replaced, statuses)
         found = _blocked(state, reach.replaced, changes)
         if not found:
-            return reach, changes
+            return reach, changes, diagnostics
         blocked |= found
 
 
 def _replacements(
     state: State, queries: Sequence[Address], statuses: Mapping[str, Status]
-) -> tuple[Change, ...]:
+) -> tuple[tuple[Change, ...], tuple[Diagnostic, ...]]:
     """Return the changes that replace these committed queries and, where that needs it, their readers."""
     if not queries:
-        return ()
+        return (), ()
     touched = {*queries, *DependencyGraph.of(state.resources).all_dependents(queries)}
     plan = build_plan(configuration_of(state), state, statuses, replace=queries)
     reason = "it would still count the erased rows"
-    return tuple(
+    changes = tuple(
         replace(change, reason=reason, cause="hand") if change.address in queries else change
         for change in plan.changes
         if change.address in touched
     )
+    replaced = {change.address for change in changes}
+    found = (d for d in plan.diagnostics if d.severity != "error" and d.address in replaced)
+    return changes, tuple(found)
 
 
 def _blocked(state: State, queries: Collection[Address], changes: Sequence[Change]) -> dict[Address, str]:
@@ -69,6 +77,14 @@ def _problems(changes: Sequence[Change]) -> Iterator[tuple[Address, str]]:
         if found.severity == "error" and found.address is not None:
             yield found.address, f"{found.summary}."
     for change in changes:
-        sink = change.after if change.action == "replace" and change.address.writes_target else None
-        if sink is not None and effect_on_target(sink) == "appends":
+        query = change.after if change.action == "replace" else None
+        if query is None:
+            continue
+        if query.snapshots and not recomputes(query.body):
+            tables = listed(sorted(map(str, query.snapshots.values())))
+            yield (
+                change.address,
+                f"Replacing {change.address} would join all its rows with {tables} as of now.",
+            )
+        elif change.address.writes_target and effect_on_target(query) == "appends":
             yield change.address, f"Replacing {change.address} would write its rows again."

@@ -168,12 +168,14 @@ def _erased_input(project: Project, state: State, view: ResourceState) -> str:
     for read in view.reads.values():
         erasure = last_erasure(history_of(project, state, state.resources[read]).tasks)
         erased_at = float(erasure.details.get(ERASED_AT, 0.0)) if erasure is not None else 0.0
-        # Without its first step, the view may have begun before the erasure.
-        began_later = oldest is not None and oldest.step == 0 and (oldest.time or 0.0) > erased_at
+        is_whole = oldest is not None and oldest.step == 0
+        began_later = is_whole and oldest is not None and (oldest.time or 0.0) > erased_at
         if erasure is not None and not began_later:
+            still = "still counts" if is_whole else "may still count"
+            at = instant_text(int(erased_at) * 1000)
             return (
-                f"Rows were erased from {read} at {instant_text(int(erased_at) * 1000)}, and the view still "
-                f"counts them. Compute it again: mzplan apply --replace {view.address} --allow-replace"
+                f"Rows were erased from {read} at {at}, and the view {still} them. Compute it again: "
+                f"mzplan apply --replace {view.address} --allow-replace"
             )
     return ""
 

@@ -127,13 +127,13 @@ def test_queries_that_would_still_count_the_rows_are_replaced(shop: Path) -> Non
         "source.orders": ERASED,
         "sink.orders_lake": AGAIN,
         "view.big": AGAIN,
-        "view.looked_up": AGAIN,
         "view.totals": AGAIN,
         "sink.big_pg": ("replace", "view.big replaced"),
         "sink.totals_pg": ("replace", "view.totals replaced"),
     }
     by_hand = "once the erasure is done and the sink has read it:"
     assert unreached(ran) == {
+        "view.looked_up": "once the erasure is done: mzplan apply --replace view.looked_up --allow-replace",
         "view.small": "once the erasure is done: mzplan apply --replace view.small --allow-replace",
         "sink.small_out": f"{by_hand} remove its rows from its target by hand",
         "sink.orders_pg": f"{by_hand} DELETE FROM orders WHERE name = 'ann'",
@@ -147,11 +147,27 @@ def test_queries_that_would_still_count_the_rows_are_replaced(shop: Path) -> Non
     }
 
 
-def test_a_table_that_a_view_joins_with_is_erased_before_the_view_is_replaced(shop: Path) -> None:
+def test_a_view_that_would_look_up_other_rows_again_is_listed(shop: Path) -> None:
     ran = erase(shop, "source.people")
     assert ran.code == 0, ran
-    assert changed(ran) == {"source.people": ERASED, "view.looked_up": AGAIN}
-    assert list(unreached(ran)) == ["sink.people_history"]
+    assert changed(ran) == {"source.people": ERASED}
+    assert list(unreached(ran)) == ["sink.people_history", "view.looked_up"]
+    found = next(d for d in ran.json()["diagnostics"] if d["address"] == "view.looked_up")
+    assert found["detail"].endswith("would join all its rows with source.people as of now.")
+
+
+def test_a_replaced_view_keeps_its_warnings(shop: Path) -> None:
+    """It counts the rows until somebody puts the new generation into service, or resumes its sink."""
+    manual = "    lifecycle: {cut_over: manual}\n    query: SELECT name, sum"
+    cli_runs.edit(shop, "    query: SELECT name, sum", manual)
+    cli_runs.edit(shop, "totals_pg: {", "totals_pg: {paused: true, ")
+    cli_runs.apply(shop)
+    ran = erase(shop, "source.orders")
+    told = {(d["code"], d["address"]): d["summary"] for d in ran.json()["diagnostics"]}
+    assert ("MZ045", "view.totals") in told
+    assert (
+        told["MZ403", "sink.totals_pg"] == "sink.totals_pg is paused, and keeps the rows until it is resumed"
+    )
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,18 @@ def test_a_new_generation_waits_until_an_erasure_is_done(world: World, copies: C
     assert generations(world)["view.named@2" if beside else "view.named"] == 2
 
 
+def test_a_query_that_has_never_run_waits_for_an_erasure(world: World, copies: Copies) -> None:
+    first = make_state(view("named", "source.orders"))
+    erasure = task(ERASURE, 2, "erase of rows")
+    world.executor.fail_start = lambda query: "no memory" if query.tasks else None
+    world.commit(edited(first, ORDERS, tasks=(erasure,)))
+    assert copies.seen(NAMED).held == "waits for the erasure of source.orders"
+    assert "view.named" not in generations(world)
+    world.executor.fail_start = lambda query: None
+    world.later(100.0)
+    assert copies.seen(NAMED).condition == "running"
+
+
 def test_a_pause_stops_both(world: World, copies: Copies, state: State) -> None:
     world.commit(edited(replace(state, serial=3), NAMED, override="paused"))
     assert copies.seen(NAMED).condition == "paused"
