@@ -28,7 +28,7 @@ def require_release(checkpoint: Checkpoint, query: ResolvedQuery, release: str) 
     Raises OSError.
     """
     accepted = checkpoint.function()
-    if accepted is None or not release or accepted.release == release:
+    if accepted is None or not _differ(accepted.release, release):
         return ""
     in_sql = resource_kind(query.address.kind, query.description.type).query_property is not None
     if _needs_word(query, in_sql):
@@ -39,6 +39,15 @@ def require_release(checkpoint: Checkpoint, query: ResolvedQuery, release: str) 
             now=release,
         )
     return "" if accepted.digest != query.description.digest else accepted.release
+
+
+def _differ(before: str, now: str) -> bool:
+    """Whether a package that is in both has another version. A query may call functions of other packages."""
+    versions, others = (
+        {name: version for name, _, version in (one.rpartition(" ") for one in release.split(", "))}
+        for release in (before, now)
+    )
+    return any(others[name] != version for name, version in versions.items() if name in others)
 
 
 def _needs_word(query: ResolvedQuery, in_sql: bool) -> bool:

@@ -16,15 +16,24 @@ class CallError(Exception):
     """Raised in a task if a function fails. Its text is a failure that mzplan recognizes (MARK)."""
 
 
-def value_of(call: Callable[..., Any], address: Address, function: FunctionName) -> Callable[..., Any]:
+def value_of(
+    call: Callable[..., Any],
+    address: Address,
+    function: FunctionName,
+    check: Callable[[Any], None] | None = None,
+) -> Callable[..., Any]:
     """Return the function, with an error that names the query, the function, the file and the line.
 
-    The error is found wherever a task of Spark fails: in a runner, a test, a preview.
+    The error is found wherever a task of Spark fails: in a runner, a test, a preview. `check`: raises an
+    error for a value that isn't of the function's type.
     """
 
     def value(*arguments: Any) -> Any:
         try:
-            return call(*arguments)
+            result = call(*arguments)
+            if check is not None:
+                check(result)
+            return result
         except Exception as problem:
             (diagnostic,) = failed(address, function, problem).diagnostics
             text = " ".join(sentence(diagnostic).split())

@@ -51,6 +51,8 @@ VALUE_SETTINGS = {
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
+    # Else a value of a Python function that its type can't hold would be cut.
+    "spark.sql.execution.pandas.convertToArrowArraySafely": "true",
 }
 # A query that waits for a Kafka broker that is gone ends only when its requests have timed out. On a busy
 # machine, that took more than 20 seconds.

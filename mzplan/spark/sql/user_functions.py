@@ -47,11 +47,17 @@ def _registered(session: SparkSession, query: ResolvedQuery, name: str, function
     the type of the values to check the SQL.
     """
     from pyspark.sql import functions as f
+    from pyspark.sql.types import DataType, _make_type_verifier
 
     is_run = not (query.is_proposed and function.function.is_in_project)
     loaded = load_sql_function(query, function) if is_run else None
     registered = f"mzplan_{name}_{function.version}{'' if is_run else '_unrun'}"
     if not session.catalog.functionExists(registered):
-        call = value_of(loaded.call, query.address, function.function) if loaded else never_called
-        session.udf.register(registered, f.udf(call, spark_type(function.returns), useArrow=True))
+        type_ = DataType.fromDDL(spark_type(function.returns))
+        # Before Spark 4.2, Arrow gives functions NaN for NULL and floats for integers. Without Arrow, Spark
+        # makes NULL of a value of another type.
+        is_exact = tuple(map(int, session.version.split(".")[:2])) >= (4, 2)
+        check = None if is_exact else _make_type_verifier(type_)
+        call = value_of(loaded.call, query.address, function.function, check) if loaded else never_called
+        session.udf.register(registered, f.udf(call, type_, useArrow=is_exact))
     return registered

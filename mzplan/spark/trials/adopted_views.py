@@ -42,8 +42,8 @@ def require_same_query(
 
     `position`: the type of `_position`. `tables`: see tables_in_order. Raises OSError.
     """
-    problems = [*_reading_problems(checkpoint, tables)]
     stored = stored_operators(checkpoint.spark)
+    problems = [*_reading_problems(checkpoint, tables, has_state=bool(stored))]
     try:
         tried = try_query(spark, query, checkpoint, position, compute)
     except (MzplanError, OSError):
@@ -58,15 +58,21 @@ def require_same_query(
         )
 
 
-def _reading_problems(checkpoint: Checkpoint, tables: Sequence[str | None]) -> Iterator[str]:
-    """Yield why the view doesn't read the same tables equally often."""
+def _reading_problems(
+    checkpoint: Checkpoint, tables: Sequence[str | None], *, has_state: bool
+) -> Iterator[str]:
+    """Yield why the view doesn't read the same tables equally often and, if it has a state, in their order.
+
+    Spark tells the sides of a join apart only by their order.
+    """
     log = checkpoint.log
     with decoding(f"{checkpoint.spark}/offsets"):
-        were = Counter(table_of(json.loads(line)) for line in log.lines(log.newest())[2:])
+        were = [table_of(json.loads(line)) for line in log.lines(log.newest())[2:]]
     if None in tables:
         yield "A collection that it reads has not begun yet: start that first."
-    elif were != Counter(tables):
+    elif Counter(were) != Counter(tables):
         yield (
-            f"It reads its collections {len(tables)} times in all, and the adopted query {were.total()} "
-            "times."
+            f"It reads its collections {len(tables)} times in all, and the adopted query {len(were)} times."
         )
+    elif has_state and were != list(tables):
+        yield "It reads its collections in another order than the adopted query: name them in that order."

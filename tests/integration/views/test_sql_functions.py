@@ -34,6 +34,9 @@ views:
     output: current
     key: [city]
     {FAST}
+  tenths:
+    query: SELECT id, tenth(amount) AS tenth FROM orders
+    {FAST}
 sinks:
   lake:
     from: orders
@@ -48,6 +51,7 @@ SETTINGS = """\
 functions:
   norm_city: {function: "transforms/text.py:norm_city", returns: STRING}
   twice: {function: "transforms/text.py:twice", returns: "DECIMAL(10,2)"}
+  tenth: {function: "transforms/text.py:tenth", returns: "DECIMAL(10,2)"}
 """
 CODE = """\
 PREFIX = ""
@@ -61,6 +65,10 @@ def norm_city(name):
 
 def twice(amount):
     return amount * 2
+
+
+def tenth(amount):
+    return amount / 10
 """
 TESTS = """\
 tests:
@@ -80,6 +88,14 @@ tests:
     view: clean
     given: {orders: [[{id: 1, city: bad, amount: 1}]]}
     expect: {rows: []}
+  holds:
+    view: tenths
+    given: {orders: [[{id: 1, amount: 0.50}]]}
+    expect: {rows: [{id: 1, tenth: 0.05}]}
+  cannot hold 0.005:
+    view: tenths
+    given: {orders: [[{id: 1, amount: 0.05}]]}
+    expect: {rows: [{id: 1, tenth: 0.00}]}
 """
 
 
@@ -137,7 +153,9 @@ def test_every_kind_of_view_calls_a_function_that_then_changes_and_fails(project
     write(project, CODE.replace('PREFIX = ""', 'PREFIX = "the "'))
     changes = {change["address"]: change for change in project.json("plan")["changes"]}
     effects = {address: change["effect"] for address, change in changes.items()}
-    restarting = dict.fromkeys(("view.clean", "view.newest", "view.shown", "sink.lake"), "restart")
+    restarting = dict.fromkeys(
+        ("view.clean", "view.newest", "view.shown", "view.tenths", "sink.lake"), "restart"
+    )
     assert effects == {**restarting, "view.totals": "replace"}
     project.apply("--allow-replace")
     has(project, "newest", [["the nowhere", 3], ["the oslo", 2]])
@@ -161,7 +179,7 @@ def test_tests_and_previews_call_functions_of_the_checkout(project: Project) -> 
     (project.folder / "tests").mkdir()
     (project.folder / "tests" / "shop.yaml").write_text(TESTS)
     done = project.run("test", seconds=300)
-    assert done.returncode == 1 and "3 of 4 tests passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1 and "4 of 6 tests passed" in done.stdout, done.stdout + done.stderr
     assert "fails at transforms/text.py:6" in done.stdout + done.stderr
     project.apply()
     project.append("orders", [order(1, " Oslo")])

@@ -313,6 +313,17 @@ def test_another_release_in_sql_continues_without_state_or_by_the_authors_word(
     assert at_start("1.5", "1:c") == ""  # an apply has restarted it
 
 
+def test_a_function_of_another_package_changes_no_release(tmp_path: Path, package: Path) -> None:
+    asked = resolve(
+        of_sql("shop_words.text:loud", state=True), Secrets(str(tmp_path)), "", str(tmp_path / "w")
+    )
+    assert asked.checkpoint is not None
+    for release in ("shop-words 1.4.2", "other 2.0, shop-words 1.4.2", "other 2.0", ""):
+        assert take_release(asked.checkpoint, asked, release) == ""
+    with pytest.raises(MzplanError, match="was computed by other"):
+        require_release(asked.checkpoint, asked, "other 2.1, shop-words 1.4.2")
+
+
 def test_a_failed_value_is_told_by_query_function_file_and_line(tmp_path: Path) -> None:
     loaded = load_function(query(tmp_path, f"{FILE}:loud", CODE))
     value = value_of(loaded.call, at("view.enriched"), loaded.name)
