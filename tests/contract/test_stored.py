@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.connectors.api.connector import AdoptingSource
-from mzplan.features.state.adoption import ensure_adoptable
+from mzplan.features.state.adoption_checks import source_problems
 from mzplan.model.address import Address
 from mzplan.warehouse import foreign_query, storage
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
@@ -95,16 +95,16 @@ def test_a_foreign_query_is_copied_into_and_out_of_a_warehouse(
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # for the reader of Delta tables
     folder = leave(tmp_path / "left")
     left = foreign_query.inspect(str(folder / "checkpoint"), str(folder / "table"))
-    ensure_adoptable(left, SOURCE)
+    assert list(source_problems(left, SOURCE)) == []
     foreign_query.copy(left, warehouse, "one")
     checkpoint, table = Checkpoint.of(warehouse, "one", 1), collection_path(warehouse, "one", 1)
     assert storage.missing_storage(warehouse, A, ("one", 1), {}) == ()
-    assert checkpoint.position() == left.position
+    assert checkpoint.position() == left.positions[0]
 
     there = foreign_query.inspect(checkpoint.spark, table)
     assert (there.query_id, there.mark) == (left.query_id, left.mark)
-    ensure_adoptable(there, SOURCE)
+    assert list(source_problems(there, SOURCE)) == []
     foreign_query.copy(there, warehouse, "two")
-    assert Checkpoint.of(warehouse, "two", 1).position() == left.position
+    assert Checkpoint.of(warehouse, "two", 1).position() == left.positions[0]
     remove_storage(warehouse, "two", 1)
     assert storage.missing_storage(warehouse, A, ("two", 1), {}) != ()

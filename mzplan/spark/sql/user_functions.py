@@ -1,12 +1,13 @@
 """The user's functions in SQL: registers them in a session before Spark reads the SQL that calls them.
 
-In Spark, each version of a function has a name of its own. So queries that call different versions can share
-a session, such as a former query that finishes its step.
+In Spark, each version of a function has a name of its own for each query. So queries that call different
+versions can share a session, such as a former query that finishes its step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
@@ -51,7 +52,8 @@ def _registered(session: SparkSession, query: ResolvedQuery, name: str, function
 
     is_run = not (query.is_proposed and function.function.is_in_project)
     loaded = load_sql_function(query, function) if is_run else None
-    registered = f"mzplan_{name}_{function.version}{'' if is_run else '_unrun'}"
+    caller = sha256(str(query.address).encode()).hexdigest()[:12]  # an error in the function names it
+    registered = f"mzplan_{name}_{function.version}_{caller}{'' if is_run else '_unrun'}"
     if not session.catalog.functionExists(registered):
         type_ = DataType.fromDDL(spark_type(function.returns))
         # Before Spark 4.2, Arrow gives functions NaN for NULL and floats for integers. Without Arrow, Spark

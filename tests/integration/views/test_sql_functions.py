@@ -34,8 +34,8 @@ views:
     output: current
     key: [city]
     {FAST}
-  tenths:
-    query: SELECT id, tenth(amount) AS tenth FROM orders
+  priced:
+    query: SELECT id, cents(amount) AS cents FROM orders
     {FAST}
 sinks:
   lake:
@@ -51,7 +51,7 @@ SETTINGS = """\
 functions:
   norm_city: {function: "transforms/text.py:norm_city", returns: STRING}
   twice: {function: "transforms/text.py:twice", returns: "DECIMAL(10,2)"}
-  tenth: {function: "transforms/text.py:tenth", returns: "DECIMAL(10,2)"}
+  cents: {function: "transforms/text.py:cents", returns: SMALLINT}
 """
 CODE = """\
 PREFIX = ""
@@ -67,8 +67,8 @@ def twice(amount):
     return amount * 2
 
 
-def tenth(amount):
-    return amount / 10
+def cents(amount):
+    return int(amount * 100)
 """
 TESTS = """\
 tests:
@@ -89,13 +89,13 @@ tests:
     given: {orders: [[{id: 1, city: bad, amount: 1}]]}
     expect: {rows: []}
   holds:
-    view: tenths
-    given: {orders: [[{id: 1, amount: 0.50}]]}
-    expect: {rows: [{id: 1, tenth: 0.05}]}
-  cannot hold 0.005:
-    view: tenths
-    given: {orders: [[{id: 1, amount: 0.05}]]}
-    expect: {rows: [{id: 1, tenth: 0.00}]}
+    view: priced
+    given: {orders: [[{id: 1, amount: 1.50}]]}
+    expect: {rows: [{id: 1, cents: 150}]}
+  cannot hold 40,000:
+    view: priced
+    given: {orders: [[{id: 1, amount: 400}]]}
+    expect: {rows: [{id: 1, cents: -25536}]}
 """
 
 
@@ -154,7 +154,7 @@ def test_every_kind_of_view_calls_a_function_that_then_changes_and_fails(project
     changes = {change["address"]: change for change in project.json("plan")["changes"]}
     effects = {address: change["effect"] for address, change in changes.items()}
     restarting = dict.fromkeys(
-        ("view.clean", "view.newest", "view.shown", "view.tenths", "sink.lake"), "restart"
+        ("view.clean", "view.newest", "view.shown", "view.priced", "sink.lake"), "restart"
     )
     assert effects == {**restarting, "view.totals": "replace"}
     project.apply("--allow-replace")
