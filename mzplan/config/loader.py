@@ -14,6 +14,7 @@ from typing import Any
 from mzplan.config.checks.checker import Checker
 from mzplan.config.checks.environment_copies import EnvironmentCopies, ReadEnvironment
 from mzplan.config.checks.function_code import FunctionCode
+from mzplan.config.checks.proto_files import ProtoFiles
 from mzplan.config.checks.query_files import QueryFiles
 from mzplan.config.checks.recorded_analyses import Records
 from mzplan.config.checks.sql_functions import read_functions
@@ -195,14 +196,14 @@ def _read_files(
             declared = collect([project, *others], findings, Templates(findings), defaults)
             chosen = settings.environment
             copy_sources(project, chosen.name, declared, findings)
-            queries = QueryFiles(folder, values, findings)
             code = FunctionCode(folder, findings)
+            texts = QueryFiles(folder, values, findings), code, ProtoFiles(folder, findings)
             functions = read_functions(project, code, findings, records)
             copies = None
             if read_environment is not None:
                 copies = EnvironmentCopies(chosen.name, chosen.names, read_environment, findings)
             checker = Checker(
-                declared, settings.instances, findings, defaults, queries, code, copies, records, functions
+                declared, settings.instances, findings, defaults, texts, copies, records, functions
             )
             resources = checker.resources()
     if findings or resources is None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from mzplan.config.checks.declared_columns import check_columns
 from mzplan.config.checks.environment_copies import EnvironmentCopies
 from mzplan.config.checks.expectations import check_expectations
-from mzplan.config.checks.function_code import FunctionCode
 from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
-from mzplan.config.checks.query_files import QueryFiles
 from mzplan.config.checks.recorded_analyses import RecordedAnalyses, Records
 from mzplan.config.checks.resource_references import (
     References,
@@ -36,6 +34,13 @@ from mzplan.schema.loading import is_type, types_of
 from mzplan.schema.validators import is_valid
 
 
+class TextFiles(Protocol):
+    """Texts in files of their own, such as the SQL of views."""
+
+    def fill_in(self, resources: Iterable[Declaration]) -> None:
+        """Set the texts of resources that name a file. Without its text, a resource has no type."""
+
+
 class Checker:
     """Checks declared resources, and turns valid ones into Resources.
 
@@ -48,15 +53,15 @@ class Checker:
         instances: Mapping[str, Instance],
         findings: Findings,
         defaults: Defaults | None = None,
-        query_files: QueryFiles | None = None,
-        function_code: FunctionCode | None = None,
+        texts: Sequence[TextFiles] = (),
         copies: EnvironmentCopies | None = None,
         records: Records = MappingProxyType({}),
         functions: SqlFunctions | None = None,
     ):
-        """`records`: the records of the state; see RecordedAnalyses."""
+        """`texts`: what bodies have from files of their own. `records`: the records of the state; see
+        RecordedAnalyses."""
         self.declared, self.instances, self.findings = declared, instances, findings
-        self.defaults, self.query_files, self.function_code = defaults, query_files, function_code
+        self.defaults, self.texts = defaults, texts
         self.copies = copies
         self.functions = functions or SqlFunctions()
         self.references = References(declared, findings)
@@ -74,10 +79,8 @@ class Checker:
                     self._type(resource)
         if self.defaults:
             self.defaults.fill_in(self.declared.values())
-        if self.query_files:
-            self.query_files.fill_in(self.declared.values())
-        if self.function_code:
-            self.function_code.fill_in(self.declared.values())
+        for texts in self.texts:
+            texts.fill_in(self.declared.values())
         if self.copies:
             self.copies.fill_in(self.declared)
             self.references.left_out = self.copies.left_out

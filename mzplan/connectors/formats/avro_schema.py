@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mzplan.connectors.formats.decoder import SchemaError
+
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 # Debezium's names for the meaning of numbers and texts without a logical type in Avro.
 _DEBEZIUM = {
@@ -24,10 +26,6 @@ _HINTS = ("__fastavro_parsed", "__named_schemas")
 _MAX_FREE = 16  # values in a record that take no bytes: null, empty records, fixed of size 0
 _MAX_DEPTH = 300  # levels: the compiled reader crashes the process at some thousands
 _MAX_DEFAULT_SIZE = 100_000  # values and characters that a schema's defaults create
-
-
-class SchemaError(ValueError):
-    """Raised for a text that is not an Avro schema. The message is for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

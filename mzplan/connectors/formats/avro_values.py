@@ -9,34 +9,27 @@ from __future__ import annotations
 
 import decimal
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.formats.arrow_readers import (
+    Read,
+    UnfitSchemaError,
+    built,
+    ddl_of,
+    list_of,
+    map_of,
+    mapped,
+    plain,
+    struct_of,
+)
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType
 
     from mzplan.connectors.formats.avro_schema import AvroNode, Field
 
-Read = Callable[[Sequence[Any]], "Array"]
-"""Takes values as written, without logical types (None: null), and returns an array of the wanted type.
-Raises ArrowException, ArithmeticError, ValueError or TypeError for a value that doesn't fit."""
-
-_DDL = {
-    "bool": "BOOLEAN",
-    "int8": "TINYINT",
-    "int16": "SMALLINT",
-    "int32": "INT",
-    "int64": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "string": "STRING",
-    "binary": "BINARY",
-    "date32[day]": "DATE",
-    "timestamp[us]": "TIMESTAMP_NTZ",
-    "timestamp[us, tz=UTC]": "TIMESTAMP",
-}
 _CLASSES = {
     "boolean": bool,
     "int": int,
@@ -60,10 +53,6 @@ _TIMES = {
 }
 _DECIMAL = 16  # bytes of 38 digits, and a sign
 _DIGITS = decimal.Context(prec=100)  # Python's default would round after 28 digits
-
-
-class UnfitSchemaError(Exception):
-    """A schema's values can't be read as a type. Message: `its field … is …, but the column is …`."""
 
 
 def reader(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None = None) -> Read:
@@ -93,16 +82,6 @@ def _missing(field: Field | None, wanted: DataType, name: str) -> Read:
         if field is not None and (default := field.default) is not None:
             value = reader(field.node, wanted, name)([default])
     return lambda values: value.take(pa.array([0] * len(values), pa.int32()))
-
-
-def ddl_of(type_: DataType) -> str:
-    """Return an Arrow type as a Spark type, for people."""
-    from pyarrow import types
-
-    if types.is_decimal(type_):
-        return f"DECIMAL({type_.precision},{type_.scale})"
-    nested = {"list": "ARRAY", "map": "MAP", "struct": "STRUCT"}
-    return _DDL.get(str(type_)) or nested[str(type_).partition("<")[0]]
 
 
 def type_of(node: AvroNode) -> str:
@@ -151,13 +130,14 @@ def _single(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None
     match node.type:
         case "record" if types.is_struct(wanted):
             require_name(node, latest, f"its field {name}")
-            return _struct(node, wanted, name, latest)
+            return struct_of(field_readers(node, wanted, name, latest), wanted, {})
         case "array" if types.is_list(wanted):
             inner = _inner_of(latest, "array", "items")
-            return _list(reader(node.inner("items"), wanted.value_type, f"{name}[]", inner), wanted)
+            return list_of(reader(node.inner("items"), wanted.value_type, f"{name}[]", inner), wanted)
         case "map" if types.is_map(wanted) and types.is_string(wanted.key_type):
             inner = _inner_of(latest, "map", "values")
-            return _map(reader(node.inner("values"), wanted.item_type, f"{name}{{}}", inner), wanted)
+            items = reader(node.inner("values"), wanted.item_type, f"{name}{{}}", inner)
+            return map_of(built(wanted.key_type), items, wanted)
     scalar = _scalar(node, wanted, ddl_of(wanted).partition("(")[0])
     if scalar is None:
         raise _unfit(node, wanted, name)
@@ -193,55 +173,18 @@ def _scalar(node: AvroNode, wanted: DataType, ddl: str) -> Read | None:
         case ("bytes" | "fixed", "decimal", _):
             return None
         case ("fixed", "uuid", "STRING"):
-            return _mapped(lambda value: str(uuid.UUID(bytes=value)), wanted)
+            return mapped(lambda value: str(uuid.UUID(bytes=value)), wanted)
         case ("int", "date", "DATE"):
-            return _as(pa.int32(), wanted)
+            return built(pa.int32(), wanted)
         case ("long", logical, _) if ddl in _TIMES.get(logical.rpartition("-")[0], ()):
             return _time(logical, wanted)
         case ("string", "zoned", "TIMESTAMP"):
-            return _as(pa.string(), wanted)
+            return built(pa.string(), wanted)
         case ("int", "time-millis", "STRING"):
-            return _as(pa.int32(), pa.time32("ms"), wanted)
+            return built(pa.int32(), pa.time32("ms"), wanted)
         case ("long", "time-micros", "STRING"):
-            return _as(pa.int64(), pa.time64("us"), wanted)
-    return _plain(node.type, wanted, ddl)
-
-
-def _plain(type_: str, wanted: DataType, ddl: str) -> Read | None:
-    """Return the reader of a type without its logical type, or None if it doesn't fit."""
-    import pyarrow as pa
-
-    match (type_, ddl):
-        case ("int" | "long", "FLOAT" | "DOUBLE"):
-            return lambda values: pa.array(values, pa.int64()).cast(wanted, safe=False)
-        case ("float" | "double", "DOUBLE") | ("float", "FLOAT"):
-            return _as(wanted)
-        case ("int", "TINYINT" | "SMALLINT" | "INT" | "BIGINT" | "DECIMAL"):
-            return _as(wanted)
-        case ("long", "BIGINT" | "DECIMAL"):
-            return _as(wanted)
-        case ("boolean", "BOOLEAN") | ("string" | "enum", "STRING") | ("bytes" | "fixed", "BINARY"):
-            return _as(wanted)
-    return None
-
-
-def _as(*types: DataType) -> Read:
-    """Return a reader that builds the first type, then casts to the next ones."""
-    import pyarrow as pa
-
-    def read(values: Sequence[Any]) -> Array:
-        array = pa.array(values, types[0])
-        for type_ in types[1:]:
-            array = array.cast(type_)
-        return array
-
-    return read
-
-
-def _mapped(convert: Callable[[Any], Any], wanted: DataType) -> Read:
-    import pyarrow as pa
-
-    return lambda values: pa.array([None if v is None else convert(v) for v in values], wanted)
+            return built(pa.int64(), pa.time64("us"), wanted)
+    return plain(node.type, wanted, ddl)
 
 
 def _decimal(scale: int, wanted: DataType) -> Read:
@@ -252,7 +195,7 @@ def _decimal(scale: int, wanted: DataType) -> Read:
             raise ValueError("more digits than a DECIMAL has")
         return decimal.Decimal(number).scaleb(-scale, _DIGITS)
 
-    return _mapped(convert, wanted)
+    return mapped(convert, wanted)
 
 
 def _time(logical: str, wanted: DataType) -> Read:
@@ -275,26 +218,24 @@ def _time(logical: str, wanted: DataType) -> Read:
     return read
 
 
-def field_readers(
-    node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None
-) -> list[tuple[str, Read]]:
-    """Return, for each wanted field, the field's name in the records that were written, and its reader.
+def field_readers(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None) -> list[Read]:
+    """Return, for each wanted field, its reader, which takes records: mappings of all their fields.
 
     Raises UnfitSchemaError, which names all fields that the records' schema doesn't fit.
     """
     fields, latest_fields = node.fields, latest.fields if latest is not None else {}
-    readers: list[tuple[str, Read]] = []
+    readers: list[Read] = []
     problems: list[str] = []
     for field in wanted:
         place = f"{name}.{field.name}" if name else field.name
         newer = latest_fields.get(field.name)
         older = newer.written_in(fields) if newer is not None else fields.get(field.name)
         if older is None:
-            readers.append((field.name, _missing(newer, field.type, place)))
+            readers.append(_missing(newer, field.type, place))
             continue
         try:
             inner = newer.node if newer is not None else None
-            readers.append((older.name, reader(older.node, field.type, place, inner)))
+            readers.append(_member(older.name, reader(older.node, field.type, place, inner)))
         except UnfitSchemaError as problem:
             problems.append(str(problem))
     if problems:
@@ -302,56 +243,5 @@ def field_readers(
     return readers
 
 
-def _struct(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None) -> Read:
-    import pyarrow as pa
-
-    reads = field_readers(node, wanted, name, latest)
-
-    def read(values: Sequence[Any]) -> Array:
-        empty: dict[str, Any] = {}
-        rows = [empty if value is None else value for value in values]
-        children = [read_field([row.get(key) for row in rows]) for key, read_field in reads]
-        mask = pa.array([value is None for value in values], pa.bool_())
-        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
-
-    return read
-
-
-def _list(inner: Read, wanted: DataType) -> Read:
-    import pyarrow as pa
-
-    def read(values: Sequence[Any]) -> Array:
-        items = inner([item for value in values for item in value or ()])
-        buffers = [_present(values), _offsets(values)]
-        return pa.Array.from_buffers(wanted, len(values), buffers, -1, children=[items])
-
-    return read
-
-
-def _map(inner: Read, wanted: DataType) -> Read:
-    import pyarrow as pa
-
-    def read(values: Sequence[Any]) -> Array:
-        pairs = [pair for value in values for pair in (value or {}).items()]
-        keys = pa.array([key for key, _ in pairs], pa.string())
-        entry = pa.struct([wanted.key_field, wanted.item_field])
-        parts = [keys, inner([item for _, item in pairs])]
-        entries = pa.Array.from_buffers(entry, len(pairs), [None], 0, children=parts)
-        buffers = [_present(values), _offsets(values)]
-        return pa.Array.from_buffers(wanted, len(values), buffers, -1, children=[entries])
-
-    return read
-
-
-def _present(values: Sequence[Any]) -> Any:
-    """Return the validity bitmap of an Arrow array."""
-    import pyarrow as pa
-
-    return pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
-
-
-def _offsets(values: Sequence[Any]) -> Any:
-    import pyarrow as pa
-
-    lengths = (len(value) if value is not None else 0 for value in values)
-    return pa.array(list(accumulate(lengths, initial=0)), pa.int32()).buffers()[1]
+def _member(name: str, read: Read) -> Read:
+    return lambda records: read([record.get(name) for record in records])

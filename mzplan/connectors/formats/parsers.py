@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 RECORD = "r"
 BEFORE = f'{{"{RECORD}":'
-DECODED = "_mzplan_decoded"  # column: Avro records that Python tasks have decoded
+BINARY = ("avro", "protobuf")
+"""The formats that Python tasks decode."""
+DECODED = "_mzplan_decoded"  # column: records that Python tasks have decoded
 KEY_DECODED = "_mzplan_decoded_key"  # column: the decoded keys of these records
 _MAX_BYTES = (1 << 31) - 1
 _NULL = f"mzplan_null_{secrets.token_hex(8)}"
@@ -62,13 +64,13 @@ class ParsedRecord:
 
 
 def parser_of(format_: Mapping[str, Any], columns: Sequence[Column]) -> ParsedRecord:
-    """Return the parser of a format, for records in the column `value`. Avro rows must be decoded before
-    (see avro.stream)."""
+    """Return the parser of a format, for records in the column `value`. Records of the formats in BINARY must
+    be decoded before (see decoder)."""
     value = f.col("value")
     match format_["type"]:
         case "json":
             return _json(columns, value.cast("string"), raw_format_of(format_))
-        case "avro":
+        case type_ if type_ in BINARY:
             return _decoded(f.col(DECODED))
         case "csv":
             return _csv(columns, value.cast("string"), csv_options(format_), raw_format_of(format_))
@@ -185,7 +187,7 @@ def _json(columns: Sequence[Column], text: Expression, raw_format: str) -> Parse
 
 def _decoded(record: Expression) -> ParsedRecord:
     """Return the parser of records that are already decoded: a struct of columns, or a reason (see
-    avro.decoder)."""
+    decoder)."""
     reason = f.col("j.e")
     return ParsedRecord(
         record=record,

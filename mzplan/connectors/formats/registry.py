@@ -13,6 +13,8 @@ from urllib.parse import quote
 
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import Output, ResolvedConnection, ResolvedQuery
+from mzplan.connectors.formats.protobuf_decoder import protobuf_readable
+from mzplan.connectors.formats.protobuf_schema import texts_of, texts_of_project
 from mzplan.connectors.formats.registry_fit import avro_readable, avro_writable, readable, writable
 from mzplan.connectors.formats.registry_http import (
     Get,
@@ -38,20 +40,33 @@ _NOT_A_SCHEMA = (TypeError, LookupError, AttributeError, ArithmeticError, Recurs
 _MAX_REASONS = 40  # reasons to show, because a schema may have many names
 _MAX_REASON = 500  # characters of a reason
 Answer = TypeVar("Answer")
-Compare = Callable[[tuple[str, ...]], tuple[list[str], list[str]]]
-"""Takes a schema's texts. Returns errors and warnings."""
+Compare = Callable[[Mapping[str, str]], tuple[list[str], list[str]]]
+"""Takes a schema's texts, as `Subject` has them. Returns errors and warnings."""
 
 
 def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagnostic, ...]:
     """Return why records with the topic's schema can't be read as these columns."""
     within = "after" if (query.body.get("envelope") or {}).get("type") == "debezium" else None
-    if query.body["format"]["type"] == "avro":
-        return _check(query, "AVRO", lambda schemas: avro_readable(schemas, columns, within))
-    converted = query.body["format"].get("values") == "converted"
+    format_ = query.body["format"]
+    if format_["type"] == "avro":
+        return _check(query, "AVRO", lambda schemas: avro_readable(tuple(schemas.values()), columns, within))
+    if format_["type"] == "protobuf":
+        message = str(format_.get("message", ""))
+        return _check(
+            query, "PROTOBUF", lambda schemas: protobuf_readable(texts_of(schemas), message, columns)
+        )
+    converted = format_.get("values") == "converted"
     return _check(
-        query,
-        "JSON",
-        lambda schemas: readable(json.loads(schemas[-1]), columns, within, converted=converted),
+        query, "JSON", lambda schemas: readable(json.loads(schemas[""]), columns, within, converted=converted)
+    )
+
+
+def check_definition(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagnostic, ...]:
+    """Return why records can't be read with the Protobuf definition of the project."""
+    format_ = query.body["format"]
+    texts, message = texts_of_project(format_), str(format_["message"])
+    return _problems(
+        query, f"{format_['proto_file']}, {message}", *protobuf_readable(texts, message, columns)
     )
 
 
@@ -59,7 +74,7 @@ def check_sink(query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[Diagnos
     """Return why the topic's schema doesn't allow the sink's columns."""
     if query.body["format"]["type"] == "avro":
         return _check(query, "AVRO", _avro_comparison(outputs))
-    return _check(query, "JSON", lambda schemas: writable(json.loads(schemas[-1]), outputs))
+    return _check(query, "JSON", lambda schemas: writable(json.loads(schemas[""]), outputs))
 
 
 def schema_to_write(query: ResolvedQuery, outputs: Sequence[Output]) -> Subject:
@@ -97,7 +112,7 @@ def _check(query: ResolvedQuery, type_: str, problems_of: Compare) -> tuple[Diag
 
 
 def _avro_comparison(outputs: Sequence[Output]) -> Compare:
-    return lambda schemas: (avro_writable(schemas, outputs), [])
+    return lambda schemas: (avro_writable(tuple(schemas.values()), outputs), [])
 
 
 def _compare(
@@ -109,11 +124,17 @@ def _compare(
         text = f"its schema is of type {subject.type}, and {query.address} {_verb(query)} {plain}"
         return (_unfit(query, where, [text]),)
     try:
-        errors, warnings = problems_of(subject.schemas)
+        errors, warnings = problems_of(subject.texts)
     except ValueError:
         errors, warnings = ["its schema is not JSON"], []
     except _NOT_A_SCHEMA as problem:
         errors, warnings = [f"its schema is damaged: {type(problem).__name__}"], []
+    return _problems(query, where, errors, warnings)
+
+
+def _problems(
+    query: ResolvedQuery, where: str, errors: list[str], warnings: list[str]
+) -> tuple[Diagnostic, ...]:
     return (
         *((_unfit(query, where, errors),) if errors else ()),
         *((_unfit(query, where, warnings, is_warning=True),) if warnings else ()),
@@ -134,13 +155,19 @@ class Subject:
 
     - `id`: the schema's id in the registry.
     - `type`: AVRO, JSON or PROTOBUF.
-    - `schemas`: the texts of the schemas that the schema refers to, then the schema's own text.
+    - `texts`: the texts of the schemas that the schema refers to, by the names of the references, then the
+      schema's own text by "".
     """
 
     version: int
     id: int
     type: str
-    schemas: tuple[str, ...]
+    texts: Mapping[str, str]
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        """Return the texts without their names."""
+        return tuple(self.texts.values())
 
 
 def server(connection: ResolvedConnection, directory: str) -> RegistryServer:
@@ -181,7 +208,7 @@ def latest_version(request: Get, subject: str) -> Subject:
         version=whole_number(answer, "version"),
         id=whole_number(answer, "id"),
         type=schema_type(answer),
-        schemas=schema_texts(request, answer),
+        texts=schema_texts(request, answer),
     )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mzplan.connectors.api.offers import struct
-from mzplan.connectors.formats.avro_schema import AvroNode, SchemaError, parse_record
+from mzplan.connectors.formats.avro_schema import AvroNode, parse_record
+from mzplan.connectors.formats.decoder import SchemaError
+from mzplan.connectors.formats.protobuf_schema import definitions, texts_of
+from mzplan.connectors.formats.protobuf_values import column_type
 from mzplan.connectors.formats.registry import Subject
 from mzplan.connectors.formats.registry_fit import avro_readable
 from mzplan.schema.columns import Column
@@ -48,9 +51,10 @@ _DEPTH = 20  # levels of a schema that may contain itself
 def columns_of_subject(subject: Subject) -> tuple[tuple[Column, ...], list[str]]:
     """Return the columns of a schema, and the names of the fields that no column can hold.
 
-    Raises ValueError if the schema is damaged or isn't an object's or record's.
+    Of a Protobuf schema, they are the columns of its first message. Raises ValueError if the schema is
+    damaged or isn't an object's or record's.
     """
-    fields = _json_fields(subject) if subject.type == "JSON" else _avro_fields(subject)
+    fields = _FIELDS[subject.type](subject)
     columns = tuple(Column(name, type_) for name, type_ in fields.items() if type_ is not None)
     return columns, [name for name, type_ in fields.items() if type_ is None]
 
@@ -67,6 +71,11 @@ def _avro_fields(subject: Subject) -> dict[str, str | None]:
     }
 
 
+def _protobuf_fields(subject: Subject) -> dict[str, str | None]:
+    message = definitions(texts_of(subject.texts)).message("")
+    return {field.name: column_type(field) for field in message.fields}
+
+
 def _avro_type(node: AvroNode, depth: int) -> str | None:
     branches = node.branches
     if len(branches) != 1 or not depth:
@@ -79,7 +88,7 @@ def _avro_type(node: AvroNode, depth: int) -> str | None:
         return _struct({name: _avro_type(field.node, depth - 1) for name, field in node.fields.items()})
     if node.type in ("array", "map"):
         inner = _avro_type(node.inner("items" if node.type == "array" else "values"), depth - 1)
-        return inner and (f"ARRAY<{inner}>" if node.type == "array" else f"MAP<STRING, {inner}>")
+        return inner and (f"ARRAY<{inner}>" if node.type == "array" else f"MAP<STRING,{inner}>")
     return _LOGICAL.get(node.logical) or _AVRO.get(node.type)
 
 
@@ -105,10 +114,17 @@ def _json_type(field: Any, depth: int) -> str | None:
             return _struct({name: _json_type(each, depth - 1) for name, each in field["properties"].items()})
         case ["object"]:
             inner = _json_type(field.get("additionalProperties"), depth - 1)
-            return inner and f"MAP<STRING, {inner}>"
+            return inner and f"MAP<STRING,{inner}>"
         case [str(one)]:
             return _JSON.get(one)
     return None
+
+
+_FIELDS: Mapping[str, Callable[[Subject], dict[str, str | None]]] = {
+    "AVRO": _avro_fields,
+    "JSON": _json_fields,
+    "PROTOBUF": _protobuf_fields,
+}
 
 
 def _struct(fields: Mapping[str, str | None]) -> str | None:

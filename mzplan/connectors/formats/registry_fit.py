@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import Output
-from mzplan.connectors.formats.avro_schema import SchemaError, parse_record
-from mzplan.connectors.formats.avro_values import UnfitSchemaError, reader, type_of
+from mzplan.connectors.formats.arrow_readers import UnfitSchemaError
+from mzplan.connectors.formats.avro_schema import parse_record
+from mzplan.connectors.formats.avro_values import reader, type_of
+from mzplan.connectors.formats.decoder import SchemaError
 from mzplan.endpoints.arrow import arrow_type
 from mzplan.schema.columns import Column
 

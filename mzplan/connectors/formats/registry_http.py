@@ -13,13 +13,13 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
-from mzplan.connectors.formats.avro_decoder import UnknownError
+from mzplan.connectors.formats.decoder import UnknownError
 from mzplan.model.words import safe
 
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
@@ -92,32 +92,33 @@ def get(server: RegistryServer, path: str, port: int | None = None) -> Any:
     return _answer(status, data)
 
 
-def schema_texts(request: Get, first_answer: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the texts of the schemas that an answer's schema refers to, then the schema's own text.
+def schema_texts(request: Get, first_answer: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts of the schemas that an answer's schema refers to, then the schema's own text by "".
 
-    `request` fetches the referenced schemas. Raises RegistryError."""
-    texts: list[str] = []
+    The others are by the names with which a schema refers to them. `request` fetches them. Raises
+    RegistryError."""
+    texts: dict[str, str] = {}
     seen: set[str] = set()
     size = 0  # characters, including unfinished answers
     until = time.monotonic() + _ALL_S
 
-    def add(answer: Any) -> None:
+    def add(answer: Any, name: str) -> None:
         nonlocal size
         if not isinstance(answer, Mapping) or not isinstance(answer.get("schema"), str):
             raise RegistryError("answer", "it didn't answer with a schema: is it a schema registry?")
         size += len(answer["schema"])
         if size > _MAX_BYTES:
             raise RegistryError("large", "its schema, with all references, is larger than 4 MiB")
-        for path in _references(answer):
+        for path, referred in list(_references(answer)):
             if time.monotonic() > until:
                 raise RegistryError("unreachable", f"not all referenced schemas arrived in {_ALL_S:.0f} s")
             if path not in seen and len(seen) < _MAX_REFERENCES:
                 seen.add(path)
-                add(request(path))
-        texts.append(answer["schema"])
+                add(request(path), referred)
+        texts[name] = answer["schema"]
 
-    add(first_answer)
-    return tuple(texts)
+    add(first_answer, "")
+    return texts
 
 
 def schema_type(answer: Mapping[str, Any]) -> str:
@@ -134,13 +135,13 @@ def whole_number(answer: Mapping[str, Any], name: str) -> int:
         raise RegistryError("answer", f"its {name} is not a number: is it a schema registry?") from None
 
 
-def _references(answer: Mapping[str, Any]) -> list[str]:
-    """Return the paths of the schemas that an answer refers to. Raises RegistryError."""
+def _references(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the paths of the schemas that an answer refers to, and their names. Raises RegistryError."""
     try:
-        return [
-            f"/subjects/{quote(str(entry.get('subject')), safe='')}/versions/{whole_number(entry, 'version')}"
-            for entry in answer.get("references") or ()
-        ]
+        for entry in answer.get("references") or ():
+            subject, version = quote(str(entry.get("subject")), safe=""), whole_number(entry, "version")
+            path = f"/subjects/{subject}/versions/{version}"
+            yield path, str(entry.get("name") or path)
     except _NOT_AN_ANSWER:
         raise RegistryError("answer", "a reference is not a schema: is it a schema registry?") from None
 
@@ -214,7 +215,7 @@ def _reason(problem: Exception, seconds: float) -> str:
 # Seconds between requests to a registry that doesn't answer. Then the task and its query fail, and the query
 # restarts as after any other failure.
 _WAITS = (0.5, 1.0, 2.0, 4.0)
-_schemas_by_run: dict[str, dict[int, Sequence[str]]] = {}  # that this process has fetched
+_schemas_by_run: dict[str, dict[int, Mapping[str, str]]] = {}  # that this process has fetched
 
 
 @dataclass(slots=True, kw_only=True)
@@ -222,7 +223,8 @@ class RegistrySchemas:
     """The schemas of one registry.
 
     - `run`: identifies the query's run. Schemas that another run fetched aren't used.
-    - `known`: schemas that are already fetched, by id.
+    - `type`: AVRO or PROTOBUF.
+    - `known`: the texts of schemas that are already fetched, by id.
     - `tunnel`: opens an SSH tunnel, and returns its local port.
     - `name`: the connection's name.
     - `mark`: the prefix of an error for people: `mzplan[MZ050]: …`.
@@ -230,12 +232,13 @@ class RegistrySchemas:
 
     server: RegistryServer
     run: str
-    known: Mapping[int, Sequence[str]]
+    type: str
+    known: Mapping[int, Mapping[str, str]]
     tunnel: Callable[[], AbstractContextManager[int]] | None
     name: str
     mark: str
 
-    def texts(self, id_: int) -> Sequence[str]:
+    def texts(self, id_: int) -> Mapping[str, str]:
         """Return the texts of a schema (see decoder.Schemas). Raises RuntimeError if the registry doesn't
         answer or refuses the login."""
         if id_ in self.known:
@@ -245,7 +248,7 @@ class RegistrySchemas:
             schemas[id_] = self._fetch_with_retries(id_)
         return schemas[id_]
 
-    def _fetch_with_retries(self, id_: int) -> Sequence[str]:
+    def _fetch_with_retries(self, id_: int) -> Mapping[str, str]:
         for wait in (*_WAITS, None):
             try:
                 return self._fetch(id_)
@@ -266,12 +269,12 @@ class RegistrySchemas:
             time.sleep(wait)
         raise AssertionError("the last wait is None")
 
-    def _fetch(self, id_: int) -> Sequence[str]:
+    def _fetch(self, id_: int) -> Mapping[str, str]:
         with contextlib.ExitStack() as opened:
             port = opened.enter_context(self.tunnel()) if self.tunnel is not None else None
             answer = get(self.server, f"/schemas/ids/{id_}", port)
-            if isinstance(answer, Mapping) and schema_type(answer) != "AVRO":
-                raise UnknownError(f"its schema {id_} is of type {schema_type(answer)}, not AVRO")
+            if isinstance(answer, Mapping) and schema_type(answer) != self.type:
+                raise UnknownError(f"its schema {id_} is of type {schema_type(answer)}, not {self.type}")
             return schema_texts(lambda path: get(self.server, path, port), answer)
 
     def _error(self, problem: RegistryError, id_: int) -> str:

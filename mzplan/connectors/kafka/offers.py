@@ -19,7 +19,7 @@ from mzplan.model.words import first_names
 
 _NO_SCHEMA = "No registry has its schema. To read columns, declare the format: {type: json, schema: …}."
 _MAX_NAMES = 8
-_FORMATS = {"AVRO": "avro", "JSON": "json"}
+_FORMATS = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 
 
 def offers(query: ResolvedQuery) -> Sequence[Offer]:

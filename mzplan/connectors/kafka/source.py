@@ -1,14 +1,14 @@
 """The kafka source: Spark's own Kafka stream.
 
-Python tasks decode Avro records (see avro_decoder). Spark's own from_avro needs the schemas when a query
-starts, so it couldn't read records whose schema is registered later.
+Python tasks decode Avro and Protobuf (see decoder). Spark's own from_avro and from_protobuf need the schemas
+when a query starts, so they couldn't read records whose schema is registered later. They also don't say why a
+record is malformed.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import AdoptingSource, SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.formats import dead_letters
-from mzplan.connectors.formats.avro_decoder import Task
+from mzplan.connectors.formats.binary import wire_formats
 from mzplan.connectors.formats.debezium import Debezium, members, with_envelope, without_tombstones
+from mzplan.connectors.formats.decoder import Task
 from mzplan.connectors.formats.envelopes import Envelope, Tombstones
 from mzplan.connectors.formats.parsers import (
+    BINARY,
     DECODED,
     KEY_DECODED,
     ParsedRecord,
@@ -28,17 +30,14 @@ from mzplan.connectors.formats.parsers import (
     raw_format_of,
     without_frame,
 )
-from mzplan.connectors.formats.records import MARK, Records, check_records
-from mzplan.connectors.formats.registry import ROLE, check_source, latest, server
-from mzplan.connectors.formats.registry_http import RegistrySchemas
+from mzplan.connectors.formats.records import Records, check_records
+from mzplan.connectors.formats.registry import ROLE, check_definition, check_source
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.kafka.options import reader_options, route, writer_options
 from mzplan.connectors.kafka.positions import KafkaPositions
 from mzplan.connectors.kafka.probe import compare_upstreams, identify, named_topics, topics_in
 from mzplan.connectors.network.aws import require_packages
-from mzplan.connectors.network.tunnels import remote_tunnel
-from mzplan.endpoints.arrow import arrow_schema
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.times import instant
 from mzplan.schema.columns import Column
@@ -63,38 +62,23 @@ def decode_records(
     """
     from pyspark.sql import types as t
 
-    newest = latest(query)
     topic = () if "topic" in query.body else ("topic",)
     passed_rows = rows.select(*_PASSED, *topic, *_other_columns(query))
     fields = [f"{DECODED} STRUCT<r: STRUCT<{ddl(columns)}>, e: STRING>"]
     if keys:
         fields.append(f"{KEY_DECODED} STRUCT<r: STRUCT<{ddl(keys)}>, e: STRING>")
     added_fields: Any = t.StructType.fromDDL(", ".join(fields))
+    values, of_keys = wire_formats(query, columns, keys)
     task = Task(
-        schemas=_schemas(query, {newest.id: newest.schemas}),
-        record_schema=arrow_schema(columns),
-        newest=newest.schemas,
+        values=values,
         column=DECODED,
         keeps_values=query.body["on_error"] == "dead-letter",
-        keys=KEY_DECODED if keys else "",
-        key_schema=arrow_schema(keys) if keys else None,
+        keys=of_keys,
+        key_column=KEY_DECODED if keys else "",
         tombstones=(query.body.get("envelope") or {}).get("type") == "upsert",
     )
     return passed_rows.mapInArrow(
         task.__call__, t.StructType([*passed_rows.schema.fields, *added_fields.fields])
-    )
-
-
-def _schemas(query: ResolvedQuery, known: Mapping[int, Sequence[str]]) -> RegistrySchemas:
-    registry = query.connections[ROLE]
-    registry_server = server(registry, query.directory)
-    return RegistrySchemas(
-        server=registry_server,
-        run=uuid.uuid4().hex,
-        known=known,
-        tunnel=remote_tunnel(registry, *registry_server.host_and_port, query.directory),
-        name=str(registry.address),
-        mark=MARK,
     )
 
 
@@ -131,9 +115,11 @@ class KafkaSource(KafkaPositions, SourceConnector):
         """Return the identity of the topics (see `identify`). Also check their schema in the registry, and
         the place for dead letters."""
         probe = self._probe.probe(query)
-        if ROLE in query.connections:
+        check = check_source if ROLE in query.connections else None
+        check = check_definition if "proto_file" in query.body["format"] else check
+        if check is not None:
             columns = record_columns(query.description.type, query.body)
-            probe = replace(probe, diagnostics=(*probe.diagnostics, *check_source(query, columns)))
+            probe = replace(probe, diagnostics=(*probe.diagnostics, *check(query, columns)))
         if query.body["on_error"] == dead_letters.WORD:
             of_topic = partial(self._probe.probe, writes=True)
             probe = replace(probe, diagnostics=(*probe.diagnostics, *dead_letters.check(query, of_topic)))
@@ -222,17 +208,17 @@ def _with_parser(
 ) -> tuple[DataFrame, ParsedRecord]:
     """Return the rows with the columns that parsing needs, and the parser's expressions."""
     format_ = query.body["format"]
-    is_avro = format_["type"] == "avro"
+    is_binary = format_["type"] in BINARY
     if isinstance(envelope, Debezium):
         rows = without_tombstones(rows)
         envelope_fields = members(columns)
         rows = (
             decode_records(rows, query, envelope_fields, envelope.columns)
-            if is_avro
+            if is_binary
             else with_envelope(rows, columns, envelope.raw_format)
         )
         return envelope.split(rows), envelope.parsed()
-    if is_avro:
+    if is_binary:
         keys = envelope.columns if isinstance(envelope, Tombstones) and envelope.format == "avro" else ()
         rows = decode_records(rows, query, columns, keys)
     return rows, parser_of(format_, columns)

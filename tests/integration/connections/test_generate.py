@@ -21,6 +21,7 @@ AVRO = {
         {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
         {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
         {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "counts", "type": {"type": "map", "values": "int"}},
         {"name": "odd", "type": ["int", "string"]},
     ],
 }
@@ -33,6 +34,13 @@ JSON = {
         "any": {},
     },
 }
+CART = """
+syntax = "proto3"; package shop; import "google/protobuf/timestamp.proto";
+message Cart {
+  int64 id = 1; google.protobuf.Timestamp at = 2; repeated Line lines = 3; map<string, bool> marks = 4;
+  message Line { string sku = 1; int32 count = 2; }
+}
+"""
 TABLES = """
 CREATE TABLE customers (id BIGINT PRIMARY KEY, name TEXT, balance NUMERIC(10,2), seen TIMESTAMPTZ);
 CREATE TABLE visits (at DATE);
@@ -54,9 +62,11 @@ def test_topics_become_sources_with_the_columns_of_the_registry(
     kafka: KafkaBroker, topic: Make, folder: Path
 ) -> None:
     plain, orders, users, known = topic("Plain.v2"), topic("orders"), topic("users"), topic("known")
+    carts = topic("carts")
     with SchemaRegistry() as registry:
         registry.register(f"{orders}-value", AVRO, "AVRO")
         registry.register(f"{users}-value", JSON)
+        registry.register(f"{carts}-value", CART, "PROTOBUF")
         (folder / "pipeline.yaml").write_text(
             f"connections:\n  k: {{type: kafka, brokers: ['{kafka.bootstrap}']}}\n"
             f"  reg: {{type: schema-registry, url: '{registry.url}'}}\n"
@@ -68,10 +78,14 @@ def test_topics_become_sources_with_the_columns_of_the_registry(
         assert known not in by_topic
         assert by_topic[plain] == {"connection": "k", "topic": plain, "format": {"type": "raw"}}
         assert by_topic[orders]["schema_registry"] == "reg"
-        schema = "id BIGINT, amount DECIMAL(10,2), at TIMESTAMP, tags ARRAY<STRING>"
+        schema = "id BIGINT, amount DECIMAL(10,2), at TIMESTAMP, tags ARRAY<STRING>, counts MAP<STRING,INT>"
         assert by_topic[orders]["format"] == {"type": "avro", "schema": schema}
         schema = "id BIGINT, day DATE, who STRUCT<`first-name`: STRING>"
         assert by_topic[users]["format"] == {"type": "json", "schema": schema}
+        schema = (
+            "id BIGINT, at TIMESTAMP, lines ARRAY<STRUCT<sku: STRING, count: INT>>, marks MAP<STRING,BOOLEAN>"
+        )
+        assert by_topic[carts]["format"] == {"type": "protobuf", "schema": schema}
         printed = mzplan(folder, "generate", "--connection", "connection.k")
         assert "no column type holds them: odd." in printed.out
         assert yaml.safe_load(printed.out) == {"sources": ran.json()["sources"]}

@@ -65,8 +65,8 @@ class CurrentLab:
         for name, read in view.reads.items():
             path = str(self.lab.folder / "warehouse" / "collections" / read.id / f"g{read.generation}")
             session.read.format("delta").load(path).drop("_position").createOrReplaceTempView(name)
-        rows = session.sql(view.body["query"]).collect()
-        return sorted(json.dumps(row.asDict(True), default=str, sort_keys=True) for row in rows)
+        rows = session.sql(view.body["query"]).toArrow().to_pylist()
+        return sorted(json.dumps(row, default=str, sort_keys=True) for row in rows)
 
     def agrees(self, *views: Description) -> None:
         """Wait until each view has the rows of its query in batch."""

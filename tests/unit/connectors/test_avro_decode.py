@@ -6,7 +6,6 @@ import io
 import json
 import struct
 import time as clock
-from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -16,8 +15,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors.formats.avro_decoder import AvroDecoder, UnknownError
-from mzplan.connectors.formats.avro_schema import SchemaError, parse_avro
+from mzplan.connectors.formats.avro_decoder import AvroRecords
+from mzplan.connectors.formats.avro_schema import parse_avro
+from mzplan.connectors.formats.decoder import RecordDecoder, SchemaError, UnknownError
 from mzplan.endpoints.arrow import arrow_schema
 from mzplan.schema.columns import parse_columns
 
@@ -31,12 +31,13 @@ class Known:
         self.schemas = list(schemas)
         self.asked: list[int] = []
 
-    def texts(self, id_: int) -> Sequence[str]:
+    def texts(self, id_: int) -> dict[str, str]:
         self.asked.append(id_)
         if not 0 < id_ <= len(self.schemas):
             raise UnknownError(f"its schema {id_} is not in connection.reg")
         found = self.schemas[id_ - 1]
-        return [json.dumps(one) for one in (found if isinstance(found, tuple) else (found,))]
+        texts = [json.dumps(one) for one in (found if isinstance(found, tuple) else (found,))]
+        return {str(i): text for i, text in enumerate(texts)}
 
 
 def wire(schema: Schema, value: Any, id_: int = 1) -> bytes:
@@ -53,8 +54,9 @@ def decode(
     ddl: str, schemas: Known, *records: bytes | None, latest: Schema = None
 ) -> tuple[list[Any], list[str | None]]:
     wanted = pa.struct(list(arrow_schema(parse_columns(ddl))))
-    newest = parse_avro([json.dumps(latest)]) if latest is not None else None
-    found = AvroDecoder(wanted, schemas, newest).decode(pa.array(records, pa.binary()))
+    newest = (json.dumps(latest),) if latest is not None else ()
+    avro = AvroRecords(wanted=wanted, schemas=schemas, latest=newest)
+    found = RecordDecoder(avro).decode(pa.array(records, pa.binary()))
     found.validate(full=True)
     return found.field("r").to_pylist(), found.field("e").to_pylist()
 
@@ -356,7 +358,7 @@ def test_similar_harmless_schemas_are_accepted() -> None:
 
 def test_registry_text_in_a_reason_is_safe_and_short() -> None:
     class Named(Known):
-        def texts(self, id_: int) -> Sequence[str]:
+        def texts(self, id_: int) -> dict[str, str]:
             raise UnknownError("its schema 1 is of type \ud800" + "x" * 9_999)
 
     union = [{"type": "fixed", "name": f"f{i}", "size": 1} for i in range(999)]

@@ -15,7 +15,7 @@ import pytest
 
 from mzplan.connectors.api.queries import Output
 from mzplan.connectors.formats import registry, registry_http
-from mzplan.connectors.formats.avro_decoder import UnknownError
+from mzplan.connectors.formats.decoder import UnknownError
 from mzplan.connectors.formats.registry import Subject, check_sink, check_source
 from mzplan.connectors.formats.registry_http import RegistryError, RegistryServer, schema_texts
 from mzplan.model.address import Address
@@ -98,7 +98,7 @@ def test_schema_with_its_references_has_a_size_and_a_time_limit(monkeypatch: pyt
         patched.setattr(registry_http, "get", lambda server, path, port: answer(path))
         server = RegistryServer(url="http://127.0.0.1:1", seconds=SHORT)
         schemas = registry_http.RegistrySchemas(
-            server=server, run="r", known={}, tunnel=None, name="reg", mark="mzplan"
+            server=server, run="r", type="AVRO", known={}, tunnel=None, name="reg", mark="mzplan"
         )
         schemas.texts(7)
     monkeypatch.setattr(registry_http, "_ALL_S", -1.0)
@@ -114,7 +114,7 @@ def diagnostics_of(
 ) -> list[Diagnostic]:
     """Return the diagnostics for a column, or an output, `a` and a subject with this schema."""
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    subject = Subject(version=1, id=1, type=type_.upper(), schemas=(text,))
+    subject = Subject(version=1, id=1, type=type_.upper(), texts={"": text})
     monkeypatch.setattr(registry, "latest", lambda query: subject)
     links = {registry.ROLE: SimpleNamespace(address=Address("connection", "r"))}
     body = {"topic": "t", "format": {"type": type_}}

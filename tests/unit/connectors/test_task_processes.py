@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors.formats.avro_decoder import Task
+from mzplan.connectors.formats.avro_decoder import AvroRecords
 from mzplan.connectors.formats.avro_encoder import Encoder
+from mzplan.connectors.formats.decoder import Task
 from mzplan.connectors.formats.registry_http import RegistrySchemas, RegistryServer
 from mzplan.connectors.kafka import output as kafka_output
 from mzplan.connectors.kafka.step_record import KafkaStepRecord
@@ -54,10 +55,12 @@ SCHEMA = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "t
 
 
 def decoding() -> Callable[..., object]:
-    server, known = RegistryServer(url="http://127.0.0.1:1", seconds=1), {1: [SCHEMA]}
-    schemas = RegistrySchemas(server=server, run="x", known=known, tunnel=None, name="r", mark="mzplan")
-    wanted = arrow_schema(parse_columns("id TINYINT"))
-    return Task(schemas=schemas, record_schema=wanted, newest=[SCHEMA], column="d").__call__
+    server, known = RegistryServer(url="http://127.0.0.1:1", seconds=1), {1: {"": SCHEMA}}
+    schemas = RegistrySchemas(
+        server=server, run="x", type="AVRO", known=known, tunnel=None, name="r", mark="mzplan"
+    )
+    wanted = pa.struct(list(arrow_schema(parse_columns("id TINYINT"))))
+    return Task(values=AvroRecords(wanted=wanted, schemas=schemas, latest=[SCHEMA]), column="d").__call__
 
 
 def encoding() -> Callable[..., object]:
