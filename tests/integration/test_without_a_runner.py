@@ -3,6 +3,7 @@ hands it what it has, and a refusal leaves everything as it was."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -98,10 +99,13 @@ def test_a_change_converges_when_its_runner_is_killed_after_the_commit(shop: Sho
     sink = "append, trigger: {interval: %s}"
 
     def killed(before: str, after: str, serial: int) -> tuple[int, str]:
-        """An apply of one change, whose runner is killed as soon as that is committed."""
+        """An apply of one change, whose runner is killed as soon as it has read the commit."""
         shop.edit(sink % before, sink % after)
         applying, committed = shop.applying(), f'"serial": {serial},'.encode()
         eventually("it is committed", lambda: shop.has_state() and committed in shop.state_bytes())
+        # Before, the command itself might find no runner, and start one.
+        status = shop.folder / "state" / "status" / "local.json"
+        eventually("the runner has read it", lambda: json.loads(status.read_text())["serial"] == serial)
         os.kill(shop.lease()["pid"], signal.SIGKILL)
         return exit_code(applying, 120.0), applying.stdout.read() if applying.stdout else ""
 

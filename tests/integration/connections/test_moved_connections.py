@@ -111,7 +111,8 @@ def repair_of(shop: Shop, query: str, connection: str, *conditions: str) -> str:
     seen = shop.project.queries()[query]
     assert health.returncode == 8 and seen["fault_since"]
     assert seen["condition"] in ("degraded", *conditions)
-    drift = [d for d in shop.project.json("drift")["drift"] if d["kind"] == "connection-unreachable"]
+    kinds = {"connection-unreachable", *(f"{condition}-query" for condition in conditions)}
+    drift = [d for d in shop.project.json("drift")["drift"] if d["kind"] in kinds]
     assert any(query in found.get("addresses", [found["address"]]) for found in drift)
     assert f"{query}: error[MZ154]: {connection} is at fault: " in health.stdout
     assert f'mzplan alter "{seen["repair"]}"' in health.stdout
