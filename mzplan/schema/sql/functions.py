@@ -19,6 +19,8 @@ NO_FUNCTION = "Spark 4.0, 4.1 and 4.2 have no function of this name"
 _TABLE = Path(__file__).with_name("functions.tsv")
 # Spark's parser reads these calls without a function of that name.
 _SYNTAX = frozenset(["any_value", "exists", "identifier", "if", "struct", "try_cast", "typeof"])
+# Words that can stand before a bracket without calling a function: `GROUP BY (a)`, `UNION (SELECT …)`.
+_BEFORE_BRACKETS = frozenset(["by", "group", "offset", "row", "sets", "table", "union"])
 
 
 def _words(text: str) -> frozenset[str]:
@@ -104,16 +106,25 @@ def is_reserved(name: str) -> bool:
 
 
 def reads_as_call(name: str) -> bool:
-    """Return whether sqlglot has no meaning of its own for calls of a function with this name."""
+    """Return whether a name before a bracket is always a call of a function, and none that sqlglot knows."""
 
     def is_call(statements: list[Any]) -> bool:
         return [type(one).__name__ for one in statements[0].expressions] == ["Anonymous"]
 
     try:
         written = (bare(f"{name}({arguments})") for arguments in ("", "a", "a, b", "a, b, c"))
-        return all(read_trees("SELECT ", call, is_call) for call in written)
+        is_called = all(read_trees("SELECT ", call, is_call) for call in written)
     except SqlTextError:
         return False
+    return is_called and name not in _BEFORE_BRACKETS and not _is_type(name)
+
+
+def _is_type(name: str) -> bool:
+    try:
+        read_trees("SELECT ", bare(f"CAST(a AS {name}(1))"), bool)
+    except SqlTextError:
+        return False
+    return True
 
 
 def unknown_functions(tree: Any, text: str, prefix: int = 0) -> list[tuple[str, int]]:

@@ -108,6 +108,8 @@ def test_a_sink_and_the_readers_of_an_inlined_view_have_them_too(tmp_path: Path)
         ("norm_city:", "any_value:", "MZ404 Spark has a function"),
         ("norm_city:", "json_object:", 'MZ404 SQL can\'t call a function "json_object"'),
         ("norm_city:", "select:", 'MZ404 SQL can\'t call a function "select"'),
+        ("norm_city:", "numeric:", 'MZ404 SQL can\'t call a function "numeric"'),
+        ("norm_city:", "group:", 'MZ404 SQL can\'t call a function "group"'),
         ("norm_city:", "Norm_City:", "mzplan.yaml:5:3 MZ011"),
         ("norm_city:", "vat:", 'MZ003 The key "vat" is declared twice'),
         ("string", "TEXT", "mzplan.yaml:5:66 MZ404 The function norm_city returns no type of Spark"),
