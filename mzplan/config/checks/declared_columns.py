@@ -175,7 +175,7 @@ def _check_key_format(
     names = {name.lower() for name in keys}
     held = [c.name for c in record_columns(kind.type, resource.body) if c.name.lower() in names]
     written = value_at(resource.body, path)
-    if held and written is None and of_values == "avro":
+    if held and written is None and of_values in ("avro", "protobuf"):
         findings.add("MZ006.missing-key-key", resource.location(envelope), label=resource.label)
     elif len(held) > 1 and written == "text":
         findings.add(

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from mzplan.config.checks.query_files import as_block
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Location, SourceFile
 from mzplan.config.yaml.parser import read_text
+from mzplan.model.words import joined
 from mzplan.schema.validators import is_valid
 
 FILE, TEXTS = "proto_file", "proto"
@@ -24,8 +24,11 @@ _FORMAT = "format"  # the property of a source that has both
 _SUFFIX = ".proto"
 _MAX = 256 * 1024  # characters of a file and its imports
 _WELL_KNOWN = "google/protobuf/"  # protoc has these files
-_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_IMPORT = re.compile(r"""^\s*import\s+(?:(?:public|weak)\s+)?(["'])([^"'\n]+)\1\s*;""", re.MULTILINE)
+_MAX_FILES = 100
+_TOKEN = re.compile(
+    r"""//[^\n]*|/\*(?:.*?\*/|.*\Z)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|[A-Za-z_][A-Za-z0-9_]*""",
+    re.DOTALL,
+)
 
 
 class ProtoFiles:
@@ -63,12 +66,12 @@ class ProtoFiles:
             texts: dict[str, str] = {}
             lacking = self._collect(folder, str(file.relative_to(folder)), named, texts)
             if lacking is None:
-                return texts if self._is_small(texts, path, named) else None
+                return texts
             if not lacking[0]:
                 return None  # reported
             missing.append((len(texts), *lacking))
         _, name, importer = max(missing, key=lambda found: found[0])
-        folders = [str(folder) for folder in file.parents]
+        folders = joined((f"{folder}/" for folder in file.parents), "or")
         self._findings.add("MZ415.import", named, label=label, file=importer, name=name, folders=folders)
         return None
 
@@ -78,19 +81,34 @@ class ProtoFiles:
         """Add a file below a folder, and its imports, to the texts.
 
         Return the name of an import that isn't there, and the file that imports it; ("", "") if a file can't
-        be read, which is reported; None if all are there."""
+        be used, which is reported; None if all are there."""
         waiting = [(name, name)]
         while waiting:
             name, importer = waiting.pop()
+            if name in texts:
+                continue
             path = os.path.normpath(folder / name)
-            if texts and (path.startswith("..") or not Path(self._directory, path).is_file()):
+            # protoc refuses names with `.` or `..` in imports.
+            if texts and (os.path.normpath(name) != name or name.startswith(("/", ".."))):
+                return name, importer
+            if texts and not self._is_there(path):
                 return name, importer
             text = self._text(path, named)
             if text is None:
                 return "", ""
             texts[name] = text
-            waiting += [(other, name) for other in _imports(text) if other not in texts]
+            size = sum(map(len, texts.values()))
+            if size > _MAX or len(texts) > _MAX_FILES:
+                self._findings.add("MZ415.too-long", named, file=path, size=size, most=_MAX, files=_MAX_FILES)
+                return "", ""
+            waiting += [(other, name) for other in _imports(text)]
         return None
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            return Path(self._directory, path).is_file()
+        except OSError:  # a name that no file can have
+            return False
 
     def _text(self, path: str, named: Location) -> str | None:
         """Return a file's text; None if it can't be read, which is reported."""
@@ -100,16 +118,14 @@ class ProtoFiles:
             self._read[path] = as_block(text) if text is not None else None
         return self._read[path]
 
-    def _is_small(self, texts: dict[str, str], path: str, named: Location) -> bool:
-        size = sum(map(len, texts.values()))
-        if size > _MAX:
-            self._findings.add("MZ415.too-long", named, file=path, size=size, most=_MAX)
-        return size <= _MAX
 
-
-def _imports(text: str) -> list[str]:
-    def kept(match: re.Match[str]) -> Any:
-        return match[0] if match[0][0] in "\"'" else " "
-
-    found = [match[2] for match in _IMPORT.finditer(_COMMENT.sub(kept, text))]
-    return [name for name in found if not name.startswith(_WELL_KNOWN)]
+def _imports(text: str) -> Iterator[str]:
+    """Yield the names in a file's imports, except those that protoc has."""
+    tokens = [match[0] for match in _TOKEN.finditer(text) if not match[0].startswith("/")]
+    for index, token in enumerate(tokens):
+        if token != "import":
+            continue
+        rest = tokens[index + 1 : index + 3]
+        name = next((word for word in rest if word not in ("public", "weak")), "")
+        if name[:1] in ('"', "'") and not name[1:].startswith(_WELL_KNOWN):
+            yield name[1:-1]

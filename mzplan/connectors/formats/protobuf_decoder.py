@@ -1,21 +1,28 @@
 """Protobuf records: bare, or in Confluent's wire format.
 
 That is a zero, the schema's id in four bytes, the message's place in the schema, and the message. Each record
-is read with the definition that was the latest when the query started, because Protobuf finds fields by their
-numbers. The schema that wrote a record only says which message it is.
+is read with the definition that wrote it. Its fields are found by name, or by the number that the latest
+definition has for the name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.formats.arrow_readers import UnfitSchemaError
-from mzplan.connectors.formats.decoder import HEADER, MalformedError, RecordReader, SchemaError, Schemas
-from mzplan.connectors.formats.protobuf_schema import Texts, definitions, texts_of
-from mzplan.connectors.formats.protobuf_values import field_reader, field_readers
+from mzplan.connectors.formats.decoder import (
+    HEADER,
+    MalformedError,
+    RecordReader,
+    SchemaError,
+    Schemas,
+    UnknownError,
+)
+from mzplan.connectors.formats.protobuf_schema import Definitions, ProtocError, Texts, definitions, texts_of
+from mzplan.connectors.formats.protobuf_values import completeness, field_reader, field_readers
 from mzplan.endpoints.arrow import arrow_type
 from mzplan.schema.columns import Column
 
@@ -29,11 +36,11 @@ _Written = tuple[int, tuple[int, ...]]
 """A schema's id, and a message's place in the schema."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ProtobufRecords:
     """The wire format of Protobuf records (see WireFormat).
 
-    - `texts`: the latest definition.
+    - `texts`: the latest definition, or the project's.
     - `message`: the full name of the message; "" for the first one.
     - `schemas`, `latest_id`: the registry's schemas, and the latest one's id. None if records don't name a
       schema.
@@ -44,6 +51,7 @@ class ProtobufRecords:
     message: str = ""
     schemas: Schemas | None = None
     latest_id: int = 0
+    _unknown: dict[int, Exception] = field(default_factory=dict)  # by id
 
     def split(self, record: bytes) -> tuple[_Written, int]:
         if self.schemas is None:
@@ -58,26 +66,45 @@ class ProtobufRecords:
         return (int.from_bytes(record[1:HEADER], "big"), path), start
 
     def reader(self, selected: _Written) -> RecordReader:
-        message = self._message()
+        latest = self._latest()
+        written = latest
         if self.schemas is not None:
             id_, path = selected
-            texts = self.texts if id_ == self.latest_id else texts_of(self.schemas.texts(id_))
-            try:
-                written = definitions(texts).name_at(path)
-            except SchemaError as problem:
-                raise SchemaError(f"schema {id_}: {problem}") from None
-            if not written:
-                raise MalformedError(f"its schema {id_} has no message at {'.'.join(map(str, path))}")
-            if written != message.full_name:
-                raise MalformedError(f"the record is a {written}, not a {message.full_name}")
-        columns = field_readers(message, self.wanted)
-        return RecordReader(f"the message {message.full_name}", _whole(message), columns)
+            found = self._of(id_)
+            names = found.names_at(path)
+            if names != {latest.full_name}:
+                place = ".".join(map(str, path))
+                said = f"the record is a {' or a '.join(sorted(names))}, not a {latest.full_name}"
+                raise MalformedError(said if names else f"its schema {id_} has no message at {place}")
+            written = found.message(latest.full_name)
+        try:
+            columns = field_readers(written, self.wanted, latest)
+        except UnfitSchemaError as problem:
+            if written is latest:  # no record is to blame
+                raise RuntimeError(f"the latest definition: {problem}") from None
+            raise SchemaError(f"schema {selected[0]}: {problem}") from None
+        return RecordReader(f"the message {latest.full_name}", _whole(written), columns)
 
-    def _message(self) -> Descriptor:
+    def _latest(self) -> Descriptor:
         try:
             return definitions(self.texts).message(self.message)
-        except SchemaError as problem:  # of no record: they must not count as malformed
+        except SchemaError as problem:  # no record is to blame
             raise RuntimeError(f"the latest definition: {problem}") from None
+
+    def _of(self, id_: int) -> Definitions:
+        """Return the definitions of an id. Raises UnknownError and SchemaError, once it is known."""
+        if id_ == self.latest_id:
+            return definitions(self.texts)
+        assert self.schemas is not None
+        if id_ in self._unknown:
+            raise self._unknown[id_]
+        try:
+            return definitions(texts_of(self.schemas.texts(id_)))
+        except UnknownError as problem:
+            self._unknown[id_] = problem
+        except SchemaError as problem:
+            self._unknown[id_] = SchemaError(f"schema {id_}: {problem}")
+        raise self._unknown[id_]
 
 
 def protobuf_readable(texts: Texts, message: str, columns: Sequence[Column]) -> tuple[list[str], list[str]]:
@@ -86,7 +113,7 @@ def protobuf_readable(texts: Texts, message: str, columns: Sequence[Column]) -> 
     warnings: list[str] = []
     try:
         fields = definitions(texts).message(message).fields_by_name
-    except SchemaError as problem:
+    except (SchemaError, ProtocError) as problem:
         return [str(problem)], []
     for column in columns:
         if column.name not in fields:
@@ -102,8 +129,15 @@ def protobuf_readable(texts: Texts, message: str, columns: Sequence[Column]) -> 
 def _whole(message: Descriptor) -> Callable[[BytesIO], Any]:
     from google.protobuf.message_factory import GetMessageClass
 
-    read = GetMessageClass(message).FromString
-    return lambda data: read(data.read())
+    from_bytes, is_whole = GetMessageClass(message).FromString, completeness(message)
+
+    def read(data: BytesIO) -> Any:
+        found = from_bytes(data.read())
+        if not found.IsInitialized() or not is_whole(found):
+            raise ValueError
+        return found
+
+    return read
 
 
 def _path(record: bytes) -> tuple[tuple[int, ...], int]:

@@ -10,7 +10,7 @@ from mzplan.connectors.api.offers import struct
 from mzplan.connectors.formats.avro_schema import AvroNode, parse_record
 from mzplan.connectors.formats.decoder import SchemaError
 from mzplan.connectors.formats.protobuf_schema import definitions, texts_of
-from mzplan.connectors.formats.protobuf_values import column_type
+from mzplan.connectors.formats.protobuf_values import column_types
 from mzplan.connectors.formats.registry import Subject
 from mzplan.connectors.formats.registry_fit import avro_readable
 from mzplan.schema.columns import Column
@@ -72,8 +72,12 @@ def _avro_fields(subject: Subject) -> dict[str, str | None]:
 
 
 def _protobuf_fields(subject: Subject) -> dict[str, str | None]:
-    message = definitions(texts_of(subject.texts)).message("")
-    return {field.name: column_type(field) for field in message.fields}
+    types = column_types(definitions(texts_of(subject.texts)).message(""))
+    seen: set[str] = set()  # columns that differ only in case are one for Spark
+    return {
+        name: None if name.lower() in seen or seen.add(name.lower()) else type_
+        for name, type_ in types.items()
+    }
 
 
 def _avro_type(node: AvroNode, depth: int) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.formats.dead_letters import WORD
+from mzplan.connectors.formats.parsers import BINARY
 from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.formats.registry import ROLE
 from mzplan.connectors.frames.types import quoted, read_parquet
@@ -56,7 +57,8 @@ def parse_records(
     """
     connector = bench.connectors.source(description.type)
     query = bench.resolve(description)
-    if type(connector).parse is SourceConnector.parse or ROLE in description.connections:
+    is_text = description.body.get("format", {}).get("type") not in BINARY
+    if type(connector).parse is SourceConnector.parse or ROLE in description.connections or not is_text:
         raise error("MZ351.no-records", address=description.address, type=description.type)
     query = replace(query, body={**query.body, "on_error": WORD})
     expectations = TrialExpectations(query)

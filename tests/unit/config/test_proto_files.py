@@ -41,14 +41,15 @@ def texts(folder: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("folder", ["protos/", "", "a/b/../b/"])
+@pytest.mark.parametrize("folder", ["protos/", "", "a/b/../b//"])
 def test_a_definition_is_committed_with_its_imports(tmp_path: Path, folder: str) -> None:
-    project(tmp_path, f"{folder}shop/order.proto", **texts(folder.replace("b/../", "")))
+    project(tmp_path, f"{folder}shop/order.proto", **texts(folder.replace("b/../", "").replace("//", "/")))
+    before = set(sys.modules)
     assert mzplan(tmp_path, "validate").code == 0
     apply(tmp_path)
     assert planned_effects(tmp_path) == {}
     proto = mzplan(tmp_path, "state", "show", "source.orders").json()["body"]["format"]["proto"]
-    assert proto == texts("") and "grpc_tools" not in sys.modules
+    assert proto == texts("") and "grpc_tools" not in set(sys.modules) - before
     file = tmp_path / folder / "common/money.proto"
     file.write_text(MONEY.replace("{}", "{ int64 units = 1; }"))
     assert planned_effects(tmp_path) == {"source.orders": "restart"}
@@ -68,6 +69,15 @@ def test_a_definition_is_committed_with_its_imports(tmp_path: Path, folder: str)
             {"protos/shop/order.proto": 'import "../../../x.proto";'},
             '6:63 MZ415 order.proto imports "../../../x.proto"',
         ),
+        (
+            {
+                "protos/shop/order.proto": ORDER,
+                "protos/common/money.proto": 'import "./common/money.proto";',
+            },
+            '6:63 MZ415 common/money.proto imports "./common/money.proto"',
+        ),
+        ({"protos/shop/order.proto": f'x; import "{"a" * 300}.proto";'}, "6:63 MZ415 order.proto imports"),
+        ({"protos/shop/order.proto": "/*" * 50_000 + "\n" * 200_000 + "x"}, "6:63 MZ415 protos/shop"),
         ({"protos/shop/order.proto": "x" * 300_000}, "6:63 MZ415 protos/shop/order.proto is too long"),
     ],
 )

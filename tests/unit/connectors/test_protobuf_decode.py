@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +15,11 @@ import pytest
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
+from mzplan.connectors.formats import protobuf_schema
 from mzplan.connectors.formats.decoder import RecordDecoder, SchemaError, UnknownError
 from mzplan.connectors.formats.protobuf_decoder import ProtobufRecords, protobuf_readable
-from mzplan.connectors.formats.protobuf_schema import definitions
-from mzplan.connectors.formats.protobuf_values import column_type
+from mzplan.connectors.formats.protobuf_schema import ProtocError, definitions
+from mzplan.connectors.formats.protobuf_values import column_types
 from mzplan.endpoints.arrow import arrow_schema
 from mzplan.schema.columns import Column, parse_columns
 
@@ -122,14 +125,15 @@ def test_a_record_that_cannot_be_read_says_why_and_leaves_the_others() -> None:
 
 def test_a_framed_record_names_its_schema_and_its_message() -> None:
     named = {"common/money.proto": MONEY, "": ORDER}
-    # The second schema has the messages in another order, and no field `note`.
-    other = 'syntax = "proto3"; package shop; message Customer {} message Order { int64 id = 1; }'
+    # The second schema has the messages in another order, and another name for `note`.
+    other = 'syntax = "proto3"; package shop; message Customer {} '
+    other += "message Order { int64 id = 1; string memo = 2; }"
     more = {"schemas": Known(named, {"": other}, {"": "nonsense"}), "latest_id": 1}
     records = [
         wire(message(id=1, note="a")),
         wire(message(id=2), place=b"\x02\x00"),  # one level, the first message
         wire(message("shop.Customer", id=3), place=b"\x02\x02"),
-        wire(message(id=4), 2, b"\x02\x02"),
+        wire(message(id=4, note="b"), 2, b"\x02\x02"),
         wire(message("shop.Order.Line", sku="x"), place=b"\x04\x00\x00"),
         wire(message(id=5), place=b"\x02\x08"),
         wire(message(id=6), 3),
@@ -138,7 +142,8 @@ def test_a_framed_record_names_its_schema_and_its_message() -> None:
         b"\0\0\0",
     ]
     rows, reasons = decode("id BIGINT, note STRING", *records, **more)
-    assert [row and row["id"] for row in rows] == [1, 2, None, 4, *[None] * 6]
+    found = [row and (row["id"], row["note"]) for row in rows]
+    assert found == [(1, "a"), (2, None), None, (4, "b"), *[None] * 6]
     unframed = "the record doesn't begin with a schema id and a message, as Protobuf from a registry does"
     assert reasons == [
         None,
@@ -187,6 +192,7 @@ def test_definitions_that_cannot_be_used_are_explained() -> None:
     assert said(three) == ["it defines no message"]
     assert said(three + "message Aa { } message B { }", "Ab") == ['it has no message Ab: did you mean "Aa"?']
     for name in (
+        "-o.proto",
         "../a.proto",
         "/a.proto",
         "a/../b.proto",
@@ -199,8 +205,95 @@ def test_definitions_that_cannot_be_used_are_explained() -> None:
 
 
 def test_every_field_has_a_column_type_that_reads_it() -> None:
-    order = definitions(TEXTS).message("shop.Order")
-    types = {field.name: column_type(field) for field in order.fields}
-    assert types["big"] == "DECIMAL(20,0)" and types["small"] == "BIGINT" and types["at"] == "TIMESTAMP"
-    columns = [Column(name, type_) for name, type_ in types.items() if type_ and name != "parent"]
+    types = column_types(definitions(TEXTS).message("shop.Order"))
+    assert (
+        types["parent"] is None
+        and types["big"] == "DECIMAL(20,0)"
+        and types["small"] == "BIGINT"
+        and types["at"] == "TIMESTAMP"
+    )
+    columns = [Column(name, type_) for name, type_ in types.items() if type_]
     assert len(columns) == 19 and protobuf_readable(TEXTS, "shop.Order", columns) == ([], [])
+
+
+TWO = """
+syntax = "proto2"; package two;
+message Two { required int64 id = 1; optional Kind kind = 2; repeated Kind kinds = 3; optional In in = 4;
+  message In { optional int64 x = 1; } }
+message Other { optional string id = 1; optional int64 kind = 2; optional Text in = 4; }
+message Text { optional string x = 1; }
+enum Kind { option allow_alias = true; A = 1; B = 2; OLD_A = 1; }
+"""
+
+
+def test_what_the_library_would_leave_out_is_malformed() -> None:
+    more: dict[str, Any] = {"texts": (("two.proto", TWO),), "message": "two.Two"}
+
+    def other(**fields: Any) -> bytes:
+        return message("two.Other", more["texts"], **fields)
+
+    good = message("two.Two", more["texts"], id=1, kind="OLD_A", kinds=["B"])
+    nested = other(**{"in": {"x": "a"}})
+    bad = [b"", other(id="text"), good + other(kind=7), good + b"\x18\x09", good + nested]
+    ddl = "id BIGINT, kind STRING, kinds ARRAY<STRING>, in STRUCT<x: BIGINT>"
+    rows, reasons = decode(ddl, good, *bad, **more)
+    assert rows == [{"id": 1, "kind": "A", "kinds": ["B"], "in": None}, *[None] * 5]
+    assert reasons == [None, *["the record doesn't match the message two.Two"] * 4, "in is not a STRUCT"]
+
+
+def test_an_unknown_schema_is_looked_up_once() -> None:
+    class Counting(Known):
+        asked = 0
+
+        def texts(self, id_: int) -> Mapping[str, str]:
+            self.asked += 1
+            return super().texts(id_)
+
+    schemas = Counting()
+    records = [wire(b"", 9, bytes([2, place])) for place in range(0, 40, 2)]
+    decode("id BIGINT", *records, schemas=schemas, latest_id=1)
+    assert schemas.asked == 1
+
+
+def test_the_place_of_a_nested_message_may_count_maps_or_not() -> None:
+    text = 'syntax = "proto3"; message O { message X {} map<string, int32> m = 1; message Y {} message Z {} }'
+    found = definitions((("o.proto", text),))
+    places = [found.names_at((0, place)) for place in range(5)]
+    assert places == [{"O.X"}, {"O.Y"}, {"O.Y", "O.Z"}, {"O.Z"}, set()]
+
+
+def test_protoc_runs_no_code_of_the_folder_and_gets_no_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("grpc_tools/protoc.py", "grpc_tools/__init__.py", "re.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("APP_PASSWORD", "hunter2")
+    ran: list[Any] = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *a, **more: ran.append(more) or run(*a, **more))
+    text = 'syntax = "proto3"; import "confluent/meta.proto"; '
+    text += 'message Once { int32 a = 1 [(confluent.field_meta).doc = "x"]; }'
+    assert definitions((("once.proto", text),)).message("").full_name == "Once"
+    assert not (tmp_path / "ran").exists() and "hunter2" not in repr(ran) and len(ran) == 1
+
+
+def test_a_failure_of_protoc_is_no_fault_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    schemas = Known({"": 'syntax = "proto3"; message Late {}'})
+    with monkeypatch.context() as hurried, pytest.raises(ProtocError, match="within"):
+        hurried.setattr(protobuf_schema, "_SECONDS", 0.001)
+        decode("id BIGINT", wire(b""), schemas=schemas, latest_id=7)
+    odd = [{"": "\ud800"}, {"a.proto": "", "a.proto/b.proto": "", "": ""}]
+    _, reasons = decode("id BIGINT", wire(b"", 1), wire(b"", 2), schemas=Known(*odd), latest_id=7)
+    assert reasons == [
+        "schema 1: it is not valid Unicode",
+        'schema 2: "a.proto" is the name of a file and of a folder',
+    ]
+
+
+def test_column_types_of_any_definition_are_bounded() -> None:
+    levels = [f"message M{i} {{ M{i + 1} a = 1; M{i + 1} b = 2; M{i + 1} c = 3; }}" for i in range(30)]
+    text = f'syntax = "proto3"; {" ".join(levels)} message M30 {{ int32 x = 1; }}'
+    types = column_types(definitions((("deep.proto", text),)).message("M0"))
+    assert sum(len(type_ or "") for type_ in types.values()) < 100_000
