@@ -25,7 +25,7 @@ from mzplan.connectors.formats.arrow_readers import (
 from mzplan.schema.columns import Column
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
     from pyarrow import DataType
 
 _MAX_FIELDS = 1000  # fields of a definition for which column types are made
@@ -164,8 +164,8 @@ def _value(field: FieldDescriptor, wanted: DataType, name: str, newer: FieldDesc
     ddl = ddl_of(wanted).partition("(")[0]
     message = field.message_type
     if message is None:
-        read = _enum(field, wanted) if field.type == 14 and ddl == "STRING" else None
-        read = read or plain(_SCALARS[field.type][1], wanted, ddl)
+        enum = field.enum_type if ddl == "STRING" else None
+        read = _enum(enum, wanted) if enum else plain(_SCALARS[field.type][1], wanted, ddl)
     elif _is_timestamp(message) and ddl == "TIMESTAMP":
         read = _moment(wanted)
     elif _is_wrapper(message) and not types.is_struct(wanted):
@@ -200,7 +200,12 @@ def completeness(message: Descriptor) -> Callable[[Any], bool]:
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     numbers = set(message.fields_by_number)
-    return lambda read: not any(field.field_number in numbers for field in UnknownFieldSet(read))
+
+    def is_whole(read: Any) -> bool:
+        left_out: Any = UnknownFieldSet(read)
+        return not any(field.field_number in numbers for field in left_out)
+
+    return is_whole
 
 
 def _is_timestamp(message: Descriptor) -> bool:
@@ -211,10 +216,10 @@ def _is_wrapper(message: Descriptor) -> bool:
     return message.full_name in _WRAPPERS and message.file.name == "google/protobuf/wrappers.proto"
 
 
-def _enum(field: FieldDescriptor, wanted: DataType) -> Read:
+def _enum(enum: EnumDescriptor, wanted: DataType) -> Read:
     """Return the reader of an enum's names. A number that the definition doesn't name stays a number."""
     # Of several names of a number, the first one is the number's own.
-    names = {value.number: value.name for value in reversed(field.enum_type.values)}
+    names = {value.number: value.name for value in reversed(enum.values)}
     return mapped(lambda number: names.get(number, str(number)), wanted)
 
 

@@ -73,11 +73,9 @@ def _avro_fields(subject: Subject) -> dict[str, str | None]:
 
 def _protobuf_fields(subject: Subject) -> dict[str, str | None]:
     types = column_types(definitions(texts_of(subject.texts)).message(""))
-    seen: set[str] = set()  # columns that differ only in case are one for Spark
-    return {
-        name: None if name.lower() in seen or seen.add(name.lower()) else type_
-        for name, type_ in types.items()
-    }
+    first = {name.lower(): name for name in reversed(types)}
+    # For Spark, columns whose names differ only in case are one.
+    return {name: type_ if first[name.lower()] == name else None for name, type_ in types.items()}
 
 
 def _avro_type(node: AvroNode, depth: int) -> str | None:
