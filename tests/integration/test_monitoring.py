@@ -19,6 +19,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import MetricsPlace
 from mzplan.model.state import State
+from mzplan.model.violations import ViolationCount
 from mzplan.plan.drift import drift_of_instance
 from mzplan.runner.metrics import serve_metrics
 from mzplan.schema.description import digest_of
@@ -95,7 +96,13 @@ def troubled(tmp_path: Path) -> Iterator[int]:
     for address, last in ((ORDERS, now - 400.0), (PAYMENTS, now)):
         name = world.executor.running()[address].name
         world.executor.progress(
-            name, step=7, lag=12, last_progress_at=last, batch_seconds=0.4, latency_seconds=2.5
+            name,
+            step=7,
+            lag=12,
+            last_progress_at=last,
+            batch_seconds=0.4,
+            latency_seconds=2.5,
+            violations={"positive": ViolationCount()},
         )
     world.settle()
     server = serve_metrics(world.runner, MetricsPlace(port=0), str(tmp_path), drift_of_instance)
