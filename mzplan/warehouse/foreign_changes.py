@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from mzplan.model.words import count
 from mzplan.schema.columns import POSITION
@@ -63,9 +64,12 @@ class ForeignChanges:
         return " ".join((*changes, earlier)).rstrip()
 
 
-def foreign_changes(log: CollectionLog, commits: Sequence[Commit]) -> ForeignChanges | None:
-    """Return the changes of these commits; None without any. Raises OSError."""
-    if not commits:
+def foreign_changes(
+    log: CollectionLog, commits: Sequence[Commit], replays: Sequence[Commit] = ()
+) -> ForeignChanges | None:
+    """Return the changes of these commits; None without any, or if the replays have undone them. Raises
+    OSError."""
+    if not commits or _are_undone(log, commits, replays):
         return None
     newest = tuple(foreign_change(log, commit) for commit in commits[-_MAX_CHANGES:])
     return ForeignChanges(tuple(commit.version for commit in commits), newest)
@@ -93,6 +97,26 @@ def foreign_change(log: CollectionLog, commit: Commit) -> ForeignChange:
     )
 
 
+def _are_undone(log: CollectionLog, commits: Sequence[Commit], replays: Sequence[Commit]) -> bool:
+    """Return whether the commits only removed rows, and later replays wrote all of these rows again."""
+    if not replays or len(commits) > _MAX_CHANGES:
+        return False
+    left: Counter[str] = Counter()
+    foreign = {commit.version for commit in commits}
+    try:
+        for commit in sorted([*commits, *replays], key=lambda commit: commit.version):
+            added, removed = _rows_changed(log, commit)
+            if commit.version not in foreign:
+                left -= added
+            elif added:
+                return False
+            else:
+                left += removed
+    except (FileNotFoundError, _TooManyRowsError):
+        return False
+    return not left
+
+
 class _TooManyRowsError(Exception):
     """A commit has more rows than are compared."""
 
@@ -102,27 +126,34 @@ def _rows_changed(log: CollectionLog, commit: Commit) -> tuple[Counter[str], Cou
 
     From the commit's change feed; without one, from the files that it added and removed."""
     if commit.changes:
-        feed = list(_texts(commit.changes))
+        feed = list(_texts(log, commit.changes))
         added = Counter(row for type_, row in feed if type_ in ("insert", "update_postimage"))
         removed = Counter(row for type_, row in feed if type_ in ("delete", "update_preimage"))
         return added, removed
     new, old = (
-        Counter(row for _, row in _texts(files))
+        Counter(row for _, row in _texts(log, files))
         for files in (commit.files, [log.place(name) for name in commit.removes])
     )
     return new - old, old - new
 
 
-def _texts(files: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _texts(log: CollectionLog, files: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the rows of files, each with its kind of change ("" outside a change feed)."""
     number = 0
     for file in files:
+        partition = _partition(file.removeprefix(log.collection))
         for batch in read_batches(file):
             number += batch.num_rows
             if number > _MAX_ROWS:
                 raise _TooManyRowsError
             for row in batch.to_pylist():
-                yield str(row.pop(CHANGE_TYPE, "")), _text(row)
+                yield str(row.pop(CHANGE_TYPE, "")), _text({**row, **partition})
+
+
+def _partition(file: str) -> dict[str, str]:
+    """Return the partition columns and values in a file's path. Some writers also put them into the file."""
+    folders = (folder.partition("=") for folder in file.split("/")[:-1] if "=" in folder)
+    return {unquote(name): unquote(value) for name, _, value in folders}
 
 
 def _text(row: Mapping[str, Any]) -> str:

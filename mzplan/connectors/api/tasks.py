@@ -72,6 +72,10 @@ def range_of_backfill(
     return connector.between_times(query, start, end, position)
 
 
+REPLAY_WRITER = "mzplan replay "
+"""How the name begins under which a replay writes into a Delta table."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedSteps:
     """The arguments of a replay.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, hash_files, incomparable
+from mzplan.connectors.api.tasks import REPLAY_WRITER
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import FieldsDifferError, as_stored, cast_by_name, quoted
 from mzplan.connectors.network.aws import use_s3
@@ -214,9 +215,10 @@ class DeltaRecorded(Recorded):
 
     def foreign_changes(self, first: Step, *, shared: bool) -> ForeignChanges | None:
         versions = [commit.version for step, commit in self._commits.items() if step >= first]
-        commits = self._log.after(min(versions)) if versions else ()
+        commits = [*self._log.after(min(versions))] if versions else []
         foreign = [commit for commit in commits if commit.is_foreign and (commit.deletes or not shared)]
-        return foreign_changes(self._log, foreign)
+        replays = [c for c in commits if c.transaction and c.transaction[0].startswith(REPLAY_WRITER)]
+        return foreign_changes(self._log, foreign, replays)
 
     def step(self, step: Step) -> Written | None:
         commit = self._commits.get(step)

@@ -14,7 +14,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.targets import PLACE, incomparable
-from mzplan.connectors.api.tasks import ReplayedSteps
+from mzplan.connectors.api.tasks import REPLAY_WRITER, ReplayedSteps
 from mzplan.connectors.frames.merges import EXISTS, TIME, VERSION
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import quoted
@@ -74,7 +74,7 @@ def _write(context: TaskContext, task: Task) -> int:
     try:
         if number:
             context.note(f"writing {count(number, 'row')} again")
-            name = f"mzplan replay {task.serial} of {context.checkpoint.log.query_id()}"
+            name = f"{REPLAY_WRITER}{task.serial} of {context.checkpoint.log.query_id()}"
             connectors.sink(query.description.type).put_again(rows, run, name)
     finally:
         rows.unpersist()
