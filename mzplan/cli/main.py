@@ -30,7 +30,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "features.diff.command",
         "Compare the rows of a replaced view or source with those of its former generation.",
     ),
-    "cut-over": ("features.cut_over", "Put the new generation of a view into service, or give it up."),
+    "cut-over": (
+        "features.cut_over",
+        "Put a new generation into service that runs beside the former one, or give it up.",
+    ),
     "plan": ("cli.plan", "Show what apply would change and restart, and why."),
     "ddl": ("features.ddl", "Print PostgreSQL tables, keys and grants as a psql script."),
     "generate": ("features.generate", "Print YAML for the topics or tables that are there."),

@@ -20,9 +20,9 @@ from mzplan.controller.outages import OVERTAKEN, is_fenced
 from mzplan.controller.reconcile import BACKOFF, after_failure, without_failures
 from mzplan.controller.runs import Runs
 from mzplan.controller.secrets_in_use import SecretsInUse
-from mzplan.controller.table import Result, Row, World, decide, exclusive, job_kind, open_tasks_of
+from mzplan.controller.table import Result, Row, Use, World, decide, job_kind, open_tasks_of
 from mzplan.controller.terms import Step
-from mzplan.model.address import Address, Place
+from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
 from mzplan.model.event import EventKind
@@ -68,7 +68,7 @@ class Queries:
             self.rows[address] = Row(
                 address=address, memory=Memory(accepted=accepted, started_here=was_paused)
             )
-        self._users: defaultdict[Place, set[Address]] = defaultdict(set)  # see World.users
+        self._users: defaultdict[str, set[Use]] = defaultdict(set)  # see World.users
         self.reports: tuple[QueryReport, ...] = ()  # of the last round
         self.attempts = Attempts()
         self.runs = Runs(controller.store.project, self.events, self._last_step)
@@ -98,7 +98,7 @@ class Queries:
     def _keep_in_service(
         self, row: Row, description: Description, wanted: Mapping[Address, WantedQuery]
     ) -> None:
-        """Keep the generation in service of a view that is renamed while a new one runs beside it."""
+        """Keep the generation in service of a query that is renamed while a new one runs beside it."""
         if not runs_beside(description.address, description.body):
             return
         for address, other in self.rows.items():
@@ -129,14 +129,12 @@ class Queries:
         for report in self.reports:
             by_address[report.name.address].append(report)
             if (id_ := self.command_runner.started_ids.get(report.name)) is not None:
-                self._users[exclusive(report.name.address, id_, report.name.generation)].add(
-                    report.name.address
-                )
+                self._users[id_].add(Use(report.name.address, report.name.generation))
         for address in {*self.rows, *by_address}:
             row = self._row(address)
             row.reports = tuple(by_address[address])
             if isinstance(row.command, Switch):
-                self._users[exclusive(address, *row.command.description.place)].add(address)
+                self._add_use(row, row.command.description)
         world, decisions = self._world(), dict[Address, Decision]()
         for row in sorted(self.rows.values(), key=lambda row: row.start_order(self.previous_lags)):
             decisions[row.address] = decision = decide(row, world)
@@ -147,6 +145,9 @@ class Queries:
                     self._execute(row, decision)
         self._write_accepted()
         return decisions
+
+    def _add_use(self, row: Row, description: Description) -> None:
+        self._users[description.id].add(Use(row.address, description.generation))
 
     def _world(self) -> World:
         return World(
@@ -274,7 +275,7 @@ class Queries:
                 if isinstance(command, Switch):
                     tasks = open_tasks_of(command.description, row.memory)
                     row.task = TaskProgress(title=str(tasks[0])) if tasks else None
-                    self._users[exclusive(row.address, *command.description.place)].add(row.address)
+                    self._add_use(row, command.description)
                 row.command = command
                 row.job = self.jobs.submit(kind, row.address, self.command_runner.run, command)
             case None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from mzplan.controller.decision import Command, Decision, HeldQuery, Memory, Stop, Switch, WantedQuery, key_of
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.outages import hold_in_outage
 from mzplan.controller.reconcile import next_step, without_failures
 from mzplan.controller.terms import Gate
-from mzplan.model.address import KINDS, Address, Place
+from mzplan.model.address import KINDS, Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import JobKind
@@ -81,6 +81,22 @@ class Row:
         return (has_failed, kind, -previous_lags.get(self.address, 0), self.address)
 
 
+class Use(NamedTuple):
+    """The use of a generation of a query by the query at an address, which runs, starts or stops."""
+
+    address: Address
+    generation: int
+
+    def excludes(self, other: Use) -> bool:
+        """Whether another use of the same query must wait for the end of this one.
+
+        Generations of one query may share objects on its upstream, or its target. So only those run at once
+        that a gate runs beside each other.
+        """
+        is_beside = self.address.resource == other.address.resource and self.generation != other.generation
+        return self.address != other.address and not is_beside
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """What surrounds the queries in one round.
@@ -90,7 +106,7 @@ class World:
     - `started_ids`: the ids that queries were started with, by name. A name doesn't identify a checkpoint: it
       has the address, which may pass to another resource while the query runs. Queries never outlive this
       process, so it knows the ids of all running queries.
-    - `users`: returns the addresses that run, start or stop what only one query may use (see `exclusive`).
+    - `users`: returns the uses of the generations of a query, by its id.
     - `is_being_removed`: whether storage that a description uses or reads is being removed.
     - `is_full`: whether a new job of a kind would wait for a thread.
     - `completes_after`: a query with `trigger: available-now` completes once a trigger that began after this
@@ -103,7 +119,7 @@ class World:
     is_store_away: bool
     gates: Sequence[Gate]
     started_ids: Mapping[QueryName, str]
-    users: Callable[[Place], Set[Address]]
+    users: Callable[[str], Set[Use]]
     is_being_removed: Callable[[Description], bool]
     is_full: Callable[[JobKind], bool]
     completes_after: Callable[[Description], float | None]
@@ -137,20 +153,12 @@ def _why_blocked(decision: Decision, row: Row, world: World) -> str | None:
     if not isinstance(decision.command, Switch):
         return None
     description = decision.command.description
-    if others := world.users(exclusive(row.address, *description.place)) - {row.address}:
+    use = Use(row.address, description.generation)
+    if others := {other.address for other in world.users(description.id) if other.excludes(use)}:
         return f"waiting for {min(others)} to stop, which uses the same checkpoint"
     if world.is_being_removed(description):
         return "waiting for the removal of former storage"
     return None
-
-
-def exclusive(address: Address, id_: str, generation: int) -> Place:
-    """Return what only one query may use at a time.
-
-    The generations of a view share nothing. Those of a source share objects on its upstream, and those of a
-    sink its target: this returns generation 0 for them.
-    """
-    return (id_, generation if address.is_view else 0)
 
 
 def _why_postponed(decision: Decision, row: Row, world: World) -> str | None:

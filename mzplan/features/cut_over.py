@@ -33,10 +33,10 @@ def command_cut_over(
     message: str | None,
     wait: float,
 ) -> int:
-    """Put the new generation of a view into service, or give it up.
+    """Put a new generation into service that runs beside the former one, or give it up.
 
-    The new generation of a replaced view runs beside the former one. With `lifecycle: {cut_over: manual}`, it
-    waits for this command. Once it has read as much as the former one, all readers move to it.
+    The new generation of a replaced view or source waits for this command with `lifecycle: {cut_over:
+    manual}`. Once it has read as much as the former one, all readers move to it.
     """
 
     def make_plan(project: Project, state: State) -> Plan:

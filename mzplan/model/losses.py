@@ -5,8 +5,8 @@ Also the first copy of a collection: the rows that were there when its query sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode
@@ -59,6 +59,9 @@ class FirstCopy:
     - `has_steps`: whether it has finished a micro-batch.
     - `read`, `ends`: what is read of each part, and where the part ends, in `unit`. For a view, each input is
       a part, and `ends` grows with the input.
+    - `positions`: up to where a source has read parts of its upstream. Another generation that reads a part
+      gives it the same name, so that their positions can be compared. Empty if they can't.
+    - `is_behind`: whether the upstream is known to have had more than the last micro-batch has read.
     """
 
     begun: bool = True
@@ -66,6 +69,8 @@ class FirstCopy:
     read: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     unit: str = ""
+    positions: Mapping[str, int] = field(default_factory=dict)
+    is_behind: bool = False
 
     def is_complete(self, ends: tuple[int, ...] | None = None) -> bool:
         """Whether all parts are read up to `ends` (default: its own)."""

@@ -37,6 +37,8 @@ class Canary:
 
 
 FORMAT_VERSION = 1
+SIDE_BY_SIDE = "side-by-side"
+"""The value of `lifecycle.replace` with which a new generation runs beside the one in service."""
 
 
 def _is_snapshot(role: str) -> bool:
@@ -90,9 +92,10 @@ class Predecessor:
 def runs_beside(address: Address, body: Mapping[str, Any]) -> bool:
     """Whether a new generation of the query runs beside the former one, which stays in service meanwhile.
 
-    Views do, unless they set `lifecycle: {replace: in-place}`.
+    By default, views do. Sources do with `lifecycle: {replace: side-by-side}`.
     """
-    return address.is_view and bool(body.get("lifecycle", {}).get("replace") != "in-place")
+    default = SIDE_BY_SIDE if address.is_view else ""
+    return bool(body.get("lifecycle", {}).get("replace", default) == SIDE_BY_SIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,10 +117,10 @@ def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> I
 
 
 def unready_generations(changes: Iterable[Change], statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
-    """Yield MZ045, a warning, for each view that moves to another instance while it is replaced.
+    """Yield MZ045, a warning, for each query that moves to another instance while it is replaced.
 
-    Also for views that read each other and are replaced on two instances. Generations run beside each other,
-    and views take over together, only on one instance.
+    Also for queries that read each other and are replaced on two instances. Generations run beside each
+    other, and take over together, only on one instance.
     """
     changes = tuple(changes)
     replaced = {

@@ -26,7 +26,7 @@ _DECIDING = frozenset(["query", "key", "refresh", "output"])
 
 def notices_of(changes: Sequence[Change]) -> Iterator[Diagnostic]:
     """Yield notices about surprising effects of changes."""
-    refilled = {c.address for c in changes if c.action == "replace" and not c.migrates_rows}
+    refilled = {c.address for c in changes if c.action == "replace" and _begins_empty(c)}
     columns = {change.address: _new_columns(change) for change in changes}
     for change in changes:
         yield from _check_snapshots(change, refilled)
@@ -37,6 +37,12 @@ def notices_of(changes: Sequence[Change]) -> Iterator[Diagnostic]:
         if change.action in ("update", "restart", "move"):
             yield from _notices(change)
             yield from _upstream_notices(change)
+
+
+def _begins_empty(change: Change) -> bool:
+    """Whether the readers of a replaced query find no rows at first."""
+    is_beside = change.after is not None and change.after.is_replaced_beside
+    return not (change.migrates_rows or is_beside)
 
 
 def _check_snapshots(change: Change, refilled: Container[Address]) -> Iterator[Diagnostic]:
@@ -51,7 +57,7 @@ def _check_snapshots(change: Change, refilled: Container[Address]) -> Iterator[D
 
 
 def _waits_for_cut_over(change: Change) -> Iterator[Diagnostic]:
-    """Yield MZ045 for a view whose new generation comes into service by hand."""
+    """Yield MZ045 for a query whose new generation comes into service by hand."""
     before, after = change.before, change.after
     if before is not None and after is not None and after.is_replaced_beside and after.waits_for_cut_over:
         yield Diagnostic.of(

@@ -18,13 +18,13 @@ from mzplan.schema.description import digest_of
 _Records = Mapping[str, ResourceState]  # by id
 
 
-def plan_cut_over(state: State, views: Collection[Address], statuses: Mapping[str, Status]) -> Plan:
-    """Plan to put the new generations of these views into service, once they have read as much.
+def plan_cut_over(state: State, queries: Collection[Address], statuses: Mapping[str, Status]) -> Plan:
+    """Plan to put the new generations of these queries into service, once they have read as much.
 
-    Raises MzplanError MZ400 for a view without such a generation.
+    Raises MzplanError MZ400 for a query without such a generation.
     """
     changes = []
-    for address in views:
+    for address in queries:
         before = committed_record(state, address)
         _generation_in_service(before, statuses)
         after = dataclasses.replace(before, cut_over=before.generation)
@@ -35,18 +35,18 @@ def plan_cut_over(state: State, views: Collection[Address], statuses: Mapping[st
 
 def plan_abort(
     state: State,
-    views: Collection[Address],
+    queries: Collection[Address],
     statuses: Mapping[str, Status],
     earlier: Callable[[], Iterable[State]],
 ) -> Plan:
-    """Plan to give up the new generations of these views, and of all that was replaced with them.
+    """Plan to give up the new generations of these queries, and of all that was replaced with them.
 
     Each gets back the description of the generation in service, so nothing restarts.
 
     `earlier`: returns the former states, newest first. Raises MzplanError MZ400.
     """
     restored: dict[Address, ResourceState] = {}
-    for address in views:
+    for address in queries:
         record = committed_record(state, address)
         former = _former_records(record, _generation_in_service(record, statuses), earlier())
         together = _replaced_together(state, former, address)
@@ -94,14 +94,14 @@ def _ensure_unchanged(
 
 
 def _generation_in_service(record: ResourceState, statuses: Mapping[str, Status]) -> int:
-    """Return the generation in service of a view whose new generation runs beside it."""
+    """Return the generation in service of a query whose new generation runs beside it."""
     if former := record.former_in_service(statuses):
         return former
     seen = record.observed_in(statuses)
-    if not record.address.is_view:
-        why = "Only a view can have one."
+    if not record.address.writes_collection:
+        why = "Only a source or a view can have one."
     elif not record.is_replaced_beside:
-        why = "It sets lifecycle: {replace: in-place}."
+        why = "Its `lifecycle` replaces it in place."
     elif seen is None:
         why = "No runner has reported it yet."
     else:
@@ -110,7 +110,7 @@ def _generation_in_service(record: ResourceState, statuses: Mapping[str, Status]
 
 
 def _former_records(record: ResourceState, generation: int, earlier: Iterable[State]) -> _Records:
-    """Return the records of the newest state that had a generation of a view, by id."""
+    """Return the records of the newest state that had a generation of a query, by id."""
     for state in earlier:
         records = {known.id: known for known in state.resources.values() if known.id}
         if _place(records, record) == (record.id, generation):
@@ -122,15 +122,19 @@ def _place(records: _Records, record: ResourceState) -> Place | None:
     return records[record.id].place if record.id in records else None
 
 
-def _replaced_together(state: State, former: _Records, view: Address) -> set[Address]:
-    """Return the view and the queries that were replaced with it, because they read each other."""
+def _replaced_together(state: State, former: _Records, query: Address) -> set[Address]:
+    """Return the query and those that were replaced with it, because they read each other.
+
+    Without the sources that were replaced in place.
+    """
     graph = DependencyGraph.of(state.resources)
-    found, new = {view}, [view]
+    found, new = {query}, [query]
     while new:
         address = new.pop()
         for other in {*graph.dependents(address), *state.resources[address].dependencies} - found:
             now = state.resources[other]
-            before = former.get(now.id) if other.reads_collections else None
+            may_return = other.reads_collections or now.is_replaced_beside
+            before = former.get(now.id) if may_return else None
             if before is not None and before.generation < now.generation:
                 found.add(other)
                 new.append(other)

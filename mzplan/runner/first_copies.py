@@ -5,7 +5,7 @@
   that it reads as a table, or by key, has its first copy. It waits again when one has a new generation.
 - A sink with `on_replace: difference` compares its target with all rows of its collection's new generation.
   Until they are there, its former generation runs.
-- A replaced view serves its former generation until the new one, which runs beside it, has read as much
+- A query that is replaced side by side serves its former generation until the new one has read as much
   (mzplan.runner.side_by_side).
 
 The facts are in the warehouse: what the source's checkpoint has read, and where its upstream ended when it
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 
 from mzplan.controller.decision import HeldQuery
+from mzplan.controller.executor import QueryReport
 from mzplan.controller.observations import QueryState
 from mzplan.controller.terms import Gate
 from mzplan.model.address import Address, Place
@@ -99,8 +100,9 @@ class FirstCopies(Gate):
         self._copies = copies
         before = len(self._complete)
         for place, query in self.to_measure(self.waiting(queries), queries).items():
-            copy = copies.get(place)
-            if self._has_caught_up(query, queries) or (copy is not None and self._is_complete(query, copy)):
+            copy, run = copies.get(place), _run_of(query, queries)
+            is_read = _has_caught_up(query, run) or (copy is not None and self._is_complete(query, copy))
+            if is_read and self._beside.has_passed_former(query, copies, run):
                 self._complete.add(place)
         released = len(self._complete) > before
         wanted = ((query.wanted.description, query) for query in queries.values() if query.wanted)
@@ -154,13 +156,7 @@ class FirstCopies(Gate):
             return is_empty or copy.is_complete()
         if not copy.begun or not self._has_started(query.place):
             return False
-        is_complete = copy.is_complete(self._view_ends.setdefault(query.place, copy.ends))
-        return is_complete and self._beside.has_passed_former(query, self._copies)
-
-    def _has_caught_up(self, query: Description, queries: Mapping[Address, QueryState]) -> bool:
-        """Whether a source that runs here has read all that its upstream has."""
-        run = queries[query.address].run if query.address in queries and not query.reads else None
-        return run is not None and run.name.generation == query.generation and run.triggered and run.lag == 0
+        return copy.is_complete(self._view_ends.setdefault(query.place, copy.ends))
 
     def _incomplete(self, read: CollectionRead, seen: Container[Place] = ()) -> Iterator[Description]:
         """Yield the queries to measure: the innermost ones whose first copies aren't complete."""
@@ -177,6 +173,18 @@ class FirstCopies(Gate):
                 return None
             self._descriptions[read.place] = describe(resource, self._state.resources)
         return self._descriptions[read.place]
+
+
+def _run_of(query: Description, queries: Mapping[Address, QueryState]) -> QueryReport | None:
+    """Return the run of a generation, in service or beside; None if it doesn't run here."""
+    addresses = (query.address, query.address.beside(query.generation))
+    runs = (queries[address].run for address in addresses if address in queries)
+    return next((run for run in runs if run is not None and run.name.generation == query.generation), None)
+
+
+def _has_caught_up(query: Description, run: QueryReport | None) -> bool:
+    """Whether a source that runs here has read all that its upstream has."""
+    return not query.reads and run is not None and run.triggered and run.lag == 0
 
 
 def _tables_of(query: Description) -> Iterator[CollectionRead]:

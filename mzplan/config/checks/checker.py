@@ -18,6 +18,7 @@ from mzplan.config.checks.resource_references import (
     check_exclusive,
     check_lifecycle,
     check_reserved,
+    check_side_by_side,
 )
 from mzplan.config.checks.schema_check import BodyCheck, SecretCheck
 from mzplan.config.checks.sinks import check_sink
@@ -194,6 +195,7 @@ class Checker:
             check_sink(resource, self.declared, self.findings, self.functions)
         if resource.address.writes_collection and not wrong:
             check_expectations(resource, self.findings)
+            check_side_by_side(resource, kind, self.findings)
         return self.findings.total == before
 
     def _instance(self, resource: Declaration, wrong: set[Path]) -> None:

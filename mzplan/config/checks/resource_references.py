@@ -13,6 +13,7 @@ from mzplan.config.findings import HERE, Findings, Path
 from mzplan.model.address import COLLECTIONS, KINDS, Address, Kind, is_valid_name, natural
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Resource
+from mzplan.model.state import runs_beside
 from mzplan.model.words import did_you_mean, listed, nearest, shown
 from mzplan.schema.kinds import Reference, ResourceKind, default_type, resource_kind
 from mzplan.schema.loading import types_of
@@ -245,6 +246,17 @@ def check_lifecycle(
         findings.add(
             "MZ020.moved-names", location, label=resource.label, kind_=resource.address.kind, former=former
         )
+
+
+def check_side_by_side(resource: Declaration, kind: ResourceKind, findings: Findings) -> None:
+    """Report MZ413 for a source whose generations would share an object of its upstream (`x-exclusive`)."""
+    if not runs_beside(resource.address, resource.body):
+        return
+    for name, schema in kind.schema["properties"].items():
+        if "x-exclusive" in schema and name in resource.body:
+            location = resource.location((name,))
+            value = resource.body[name]
+            findings.add("MZ413.shared-object", location, label=resource.label, name=name, value=value)
 
 
 def check_reserved(resource: Declaration, kind: ResourceKind, findings: Findings) -> None:

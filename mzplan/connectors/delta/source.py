@@ -28,6 +28,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.losses import FirstCopy, Loss
 from mzplan.schema.columns import canonical_type, spark_type
 from mzplan.schema.source_columns import record_columns
+from mzplan.warehouse.checkpoint_log import table_of
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import decoding
@@ -173,7 +174,9 @@ class DeltaSource(SourceConnector):
         """The first copy is Delta's own initial snapshot: the version of the table at the first start."""
         position, _ = checkpoint.log.offset(checkpoint.log.committed())
         is_initial = isinstance(position, dict) and bool(position.get("isStartingVersion"))
-        return FirstCopy(read=(0 if is_initial else 1,), ends=(1,))
+        table = table_of(position)
+        positions = {str(table): _last_version(position)} if table is not None else {}
+        return FirstCopy(read=(0 if is_initial else 1,), ends=(1,), positions=positions)
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """Copy the record of the last version read."""

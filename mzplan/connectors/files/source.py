@@ -169,7 +169,7 @@ class FilesSource(SourceConnector):
         if had_room:
             return FirstCopy()
         read = len(log.files(None, position))
-        return FirstCopy(read=(read,), ends=(recorded.get("files", read + 1),), unit="file")
+        return FirstCopy(read=(read,), ends=(recorded.get("files", read + 1),), unit="file", is_behind=True)
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """Copy the log of the files that were read. A position is the number of an entry in this log."""

@@ -109,6 +109,7 @@ class KafkaPositions:
             read=tuple(next_offsets.get(part, 0) - begins[part] for part in ends),
             ends=tuple(end - begins[part] for part, end in ends.items()),
             unit="record",
+            positions=_by_topic_id(next_offsets, checkpoint.upstream()),
         )
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
@@ -228,6 +229,12 @@ class KafkaPositions:
         return as_position({p: first_records[p].offset for p in parts}), as_position(
             {p: end_offsets[p] for p in parts}
         )
+
+
+def _by_topic_id(offsets: Mapping[Part, int], upstream: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return the offsets by topic id and partition. `upstream`: the recorded identity of the topics."""
+    ids = {name: topic["topic_id"] for name, topic in topics_in(upstream).items()} if upstream else {}
+    return {f"{ids[p.topic]}/{p.partition}": offset for p, offset in offsets.items() if p.topic in ids}
 
 
 def _ranges_read(log: CheckpointLog) -> dict[Part, range]:

@@ -62,7 +62,7 @@ def plan_erasure(
     restarts the source's query. Raises MzplanError MZ402 if the rows can't be erased.
     """
     before = committed_record(state, address)
-    _ensure_able(before)
+    _ensure_able(before, statuses)
     _ensure_condition(address, where, columns_of(before.type, before.body))
     replacements: tuple[Change, ...] = ()
     found: tuple[Diagnostic, ...] = ()
@@ -79,7 +79,7 @@ def plan_erasure(
     return plan_of(state, (*plan.changes, *replacements), statuses, plan.diagnostics, restarting=True)
 
 
-def _ensure_able(record: ResourceState) -> None:
+def _ensure_able(record: ResourceState, statuses: Mapping[str, Status]) -> None:
     address = record.address
     if not address.reads_upstream:
         why = "Only the rows of a source can be erased; what its readers compute from them follows."
@@ -87,6 +87,10 @@ def _ensure_able(record: ResourceState) -> None:
     if record.paused:
         why = "It is paused, so nothing is erased until it is resumed."
         how = f"mzplan resume {address}, then run this command again."
+        raise error("MZ402.cannot-erase", address=address, why=why, how=how)
+    if former := record.former_in_service(statuses):
+        why = f"Its generation {former} stays in service, and keeps the rows, until readers have moved."
+        how = f"wait until generation {record.generation} is in service (mzplan status), then erase the rows."
         raise error("MZ402.cannot-erase", address=address, why=why, how=how)
 
 

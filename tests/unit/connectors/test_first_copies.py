@@ -144,3 +144,45 @@ def test_postgres_reads_the_blocks_of_all_tables(tmp_path: Path) -> None:
     assert written.progress() == "complete"
     log.append(3, note("changes", 8, tables="a"))  # another table is declared, and not read yet
     assert written.progress() == "it is being read"
+
+
+def test_kafka_names_its_positions_by_topic_id(tmp_path: Path) -> None:
+    written = Written(tmp_path, "kafka", {**KAFKA, "topic": "t"})
+    written.start()
+    written.step(0, {"t": {"0": 20, "1": 7}})
+    assert written.copy().positions == {}  # the topic's identity isn't recorded yet
+    written.checkpoint.record_upstream({"topic": "t", "topic_id": "x", "partitions": 2})
+    assert written.copy().positions == {"x/0": 20, "x/1": 7}
+
+
+def test_delta_names_its_position_by_table(tmp_path: Path) -> None:
+    written = Written(tmp_path, "delta", {})
+    written.start()
+    written.step(0, {"reservoirId": "x", "reservoirVersion": 8, "index": -1, "isStartingVersion": False})
+    assert written.copy().positions == {"x": 7}
+
+
+def test_postgres_has_read_its_tables_up_to_the_last_committed_step(tmp_path: Path) -> None:
+    def note(kind: str, after: str, to: str) -> dict[str, Any]:
+        return {"kind": kind, "after": after, "to": to, "tables": {"public.a": []}, "chunks": []}
+
+    written = Written(tmp_path, "postgres", {**POSTGRES, "tables": ["public.a"]})
+    written.start()
+    written.checkpoint.record_upstream({"system_identifier": "7", "database_oid": 5})
+    log = StepLog(written.checkpoint.steps)
+    log.append(0, note("snapshot", "0/A", "0/A"))
+    written.step(0, {"step": 1})
+    assert written.copy().positions == {"7/5": 10}
+    log.append(1, note("changes", "0/B", "0/F"))
+    assert written.copy().positions == {"7/5": 11}
+    written.step(1, {"step": 2})
+    assert written.copy().positions == {"7/5": 15}
+
+
+def test_files_are_behind_until_a_step_had_room_for_more(tmp_path: Path) -> None:
+    written = Written(tmp_path, "files", FILES)
+    written.start({"files": 2})
+    written.step(0, {"logOffset": 0}, "a", "b")
+    assert written.copy().is_complete() and written.copy().is_behind
+    written.step(1, {"logOffset": 1}, "c")
+    assert not written.copy().is_behind

@@ -163,7 +163,7 @@ def test_without_a_word_to_wait_for_all_take_over(shop: Path) -> None:
 
 @pytest.mark.parametrize(
     ("address", "why"),
-    [("source.orders", "Only a view can have one."), ("view.totals", "and is the newest one")],
+    [("source.orders", "Its `lifecycle` replaces it in place."), ("view.totals", "and is the newest one")],
 )
 def test_what_has_no_generation_beside_it_is_refused(shop: Path, address: str, why: str) -> None:
     for options in ((), ("--abort",)):
@@ -177,7 +177,7 @@ def test_a_replace_in_place_has_no_generation_beside_it(shop: Path) -> None:
     assert "± view.totals  begins again as generation 2: reads from the start" in mzplan(shop, "plan").out
     assert apply(shop) == 0
     refused = mzplan(shop, "cut-over", "view.totals", "--auto-approve")
-    assert "It sets lifecycle: {replace: in-place}." in refused.err
+    assert "Its `lifecycle` replaces it in place." in refused.err
 
 
 def test_a_view_that_moves_while_it_is_replaced(shop: Path) -> None:
@@ -210,3 +210,93 @@ def move(folder: Path, query: str, name: str = "totals") -> None:
     files = json.loads((folder / "shop.yaml").read_text())
     files["views"][name]["instance"] = "far"
     (folder / "shop.yaml").write_text(json.dumps(files))
+
+
+def write_source(folder: Path, topic: str, **lifecycle: str) -> None:
+    """Write files with a source, a view that aggregates its rows, and a sink of each."""
+    beside = lifecycle or {"replace": "side-by-side", "cut_over": "manual"}
+    orders = {"connection": "bus", "topic": topic, "lifecycle": beside}
+    orders |= {"format": {"type": "json", "schema": "customer STRING, amount BIGINT"}}
+    lines = {"type": "delta", "connection": "lake", "path": "lines", "on_replace": "truncate"}
+    shop = {
+        "sources": {"orders": orders},
+        "views": {"totals": {"query": TOTALS, "output": "update", "key": ["customer"]}},
+        "sinks": {
+            "shown": {"type": "delta", "connection": "lake", "path": "t", "from": "totals", **UPSERT},
+            "lines": {"from": "orders", **lines},
+        },
+        "connections": {
+            "lake": {"type": "files", "path": "lake"},
+            "bus": {"type": "kafka", "brokers": ["b:9092"]},
+        },
+    }
+    (folder / "shop.yaml").write_text(json.dumps(shop))
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Path:
+    (tmp_path / "mzplan.yaml").write_text(
+        "version: 1\nproject: shop\nwarehouse: ./warehouse\ninstances: {local: {type: dry}}\n"
+    )
+    write_source(tmp_path, "orders")
+    assert apply(tmp_path) == 0
+    return tmp_path
+
+
+ONE = {"source.orders": 1, "view.totals": 1, "sink.shown": 1, "sink.lines": 1}
+
+
+def test_a_source_waits_for_its_word_with_all_its_readers(stream: Path) -> None:
+    write_source(stream, "orders_v2")
+    planned = mzplan(stream, "plan").out
+    assert (
+        "± source.orders  begins again as generation 2 beside generation 1: reads from the start" in planned
+    )
+    assert "source.orders: generation 2 will wait for `mzplan cut-over source.orders`" in planned
+    assert apply(stream) == 8
+    assert generations(stream) == {**ONE, "source.orders@2": 2, "view.totals@2": 2}
+    assert mzplan(stream, "drift", "--json").json()["drift"] == []
+    why = mzplan(stream, "why", "source.orders").out
+    assert "generation 2 waits for `mzplan cut-over source.orders`" in why
+    refused = mzplan(stream, "erase", "source.orders", "--where", "customer = 'ada'", "--auto-approve")
+    assert refused.code == 7 and "Its generation 1 stays in service, and keeps the rows" in refused.err
+    done = mzplan(stream, "cut-over", "source.orders", "--auto-approve", "--wait", "1s")
+    assert done.code == 0, done
+    assert generations(stream) == dict.fromkeys(ONE, 2)
+
+
+@pytest.mark.parametrize("address", ["source.orders", "view.totals"])
+def test_a_source_and_its_readers_are_given_up_together(stream: Path, address: str) -> None:
+    before = {q["address"]: q["run_id"] for q in mzplan(stream, "status", "--json").json()["queries"]}
+    write_source(stream, "orders_v2")
+    assert apply(stream) == 8
+    assert abort(stream, address).code == 0
+    assert generations(stream) == ONE
+    after = {q["address"]: q["run_id"] for q in mzplan(stream, "status", "--json").json()["queries"]}
+    assert after == before
+    write_source(stream, "orders")
+    assert mzplan(stream, "plan", "--detailed-exitcode").code == 0
+
+
+def test_a_source_is_replaced_in_place_by_default(stream: Path) -> None:
+    write_source(stream, "orders_v2", replace="in-place")
+    assert "± source.orders  begins again as generation 2: reads from the start" in mzplan(stream, "plan").out
+    assert apply(stream) == 0
+    assert generations(stream)["source.orders"] == 2
+
+
+@pytest.mark.parametrize(
+    ("slot", "code"), [({"slot": "shop"}, "MZ413"), ({"publication": "shop"}, ""), ({}, "")]
+)
+def test_generations_of_a_source_do_not_share_a_slot(tmp_path: Path, slot: dict[str, str], code: str) -> None:
+    table = {"connection": "pg", "tables": ["public.t"], "schema": "id INT", "key": ["id"], **slot}
+    pg = {"type": "postgres", "host": "h", "database": "d", "user": "u"}
+    shop = {
+        "connections": {"pg": pg},
+        "sources": {"changes": {**table, "lifecycle": {"replace": "side-by-side"}}},
+    }
+    (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: shop\ninstances: {local: {type: dry}}\n")
+    (tmp_path / "shop.yaml").write_text(json.dumps(shop))
+    checked = mzplan(tmp_path, "plan")
+    assert (code or "MZ413") in checked.err or checked.code == 0
+    assert ("MZ413" in checked.err) == bool(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,6 +16,7 @@ from mzplan.connectors.postgres.client import probe_timeout_s
 from mzplan.connectors.postgres.identity import ServerProbe
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
+from mzplan.connectors.postgres.source.replication import lsn_of
 from mzplan.connectors.postgres.source.slots import Names, find_slot, session, unpublish
 from mzplan.connectors.postgres.source.snapshot import snapshot_copy
 from mzplan.connectors.postgres.source.upstream_probe import probe_source
@@ -105,7 +107,9 @@ class PostgresSource(SourceConnector):
         return {"lag_bytes": slot.lag, "retained_bytes": slot.retained} if slot is not None else None
 
     def first_copy(self, checkpoint: Checkpoint, body: Mapping[str, Any]) -> FirstCopy:
-        return snapshot_copy(StepLog(checkpoint.steps), body["tables"], step_of(checkpoint.position() or ""))
+        log, next_step = StepLog(checkpoint.steps), step_of(checkpoint.position() or "")
+        copy = snapshot_copy(log, body["tables"], next_step)
+        return replace(copy, positions=_positions(log, next_step, checkpoint.upstream()))
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """Copy the steps' bounds and notes. The slot stays under its name."""
@@ -121,3 +125,13 @@ class PostgresSource(SourceConnector):
 
     def _endpoints(self, query: ResolvedQuery) -> EndpointSource:
         return EndpointSource(PostgresInputFactory(query), position_type=self.position)
+
+
+def _positions(log: StepLog, next_step: int | None, upstream: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return the position in the server's log up to which the committed steps have read its tables."""
+    newest = log.newest()
+    if newest is None or upstream is None:
+        return {}
+    is_committed = (next_step or 0) >= log.steps().stop
+    server = f"{upstream.get('system_identifier')}/{upstream.get('database_oid')}"
+    return {server: lsn_of(newest["to" if is_committed else "after"])}
