@@ -11,6 +11,7 @@ former one. Then it must have read up to the end of its own upstream.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from mzplan.controller.executor import QueryReport
 from mzplan.controller.observations import QueryState
@@ -92,8 +93,8 @@ def _reads(reader: Description, query: Description) -> bool:
     return query.place in {read.place for read in reader.inputs.values()}
 
 
-def _positions(query: Description, copy: FirstCopy) -> Mapping[object, int]:
+def _positions(query: Description, copy: FirstCopy) -> Mapping[Any, int]:
     """Return how far a generation has read each part of its inputs, or of its upstream."""
     if not query.reads:
-        return dict[object, int](copy.positions)
+        return copy.positions
     return {read.place: step for read, step in zip(query.reads.values(), copy.read, strict=False)}

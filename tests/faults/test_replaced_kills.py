@@ -1,4 +1,7 @@
-"""The runner is killed around the step in which a sink writes the difference between two generations."""
+"""The runner is killed around the step in which a sink writes the difference between two generations.
+
+Also while a source and its view are replaced side by side.
+"""
 
 from __future__ import annotations
 
@@ -155,6 +158,66 @@ def test_killed_while_both_generations_run(
         former = shop.wanted()
         shop.stop(runner)
         doomed = shop.runner(Failpoint.RUNNER_BEFORE_ACCEPT)  # of the generation beside
+        eventually("it runs", shop.is_running, SECONDS)
+        shop.apply(7)
+        shop.is_killed(doomed)
+        for point in (Failpoint.RUNNER_STOPPED_OLD, Failpoint.SINK_BEFORE_STEP):
+            assert shop.found() == former
+            shop.dies_at(point)
+        assert shop.found() == former
+        shop.dies_at(Failpoint.SINK_WRITTEN)
+        assert shop.found() == shop.wanted()
+        runner = shop.runner()
+        shop.agrees()
+        assert not any("@" in address for address in project.queries())
+        shop.stop(runner)
+        assert project.json("verify", "sink.out", "--content")["equal"]
+        verify(project, "view.totals")
+    finally:
+        shop.close()
+
+
+class ReplacedSource(ReplacedShop):
+    """Totals of the rows in a folder, whose path is in the source, in a Delta table."""
+
+    def declare(self, groups: int) -> None:
+        self.groups = groups
+        folder = self.project.folder / "lake" / f"in_{groups}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in range(6):
+            rows = [json.dumps({"customer": f"c{i % groups}", "amount": i}) for i in range(number, ROWS, 6)]
+            (folder / f"{number}.json").write_text("\n".join(rows))
+        source = {"connection": "disk", "path": folder.name, "max_files_per_trigger": 1, "trigger": EVERY}
+        source |= {"format": {"type": "json", "schema": "customer STRING, amount BIGINT"}, **self.view}
+        query = "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer"
+        view = {"query": query, "output": "update", "key": ["customer"], "partitions": 1, "trigger": EVERY}
+        sink = {"from": "totals", "mode": "upsert", "key": ["customer"], **self.target, "trigger": EVERY}
+        shop = {
+            "connections": self.connections,
+            "sources": {"orders": source},
+            "views": {"totals": view},
+            "sinks": {"out": sink},
+        }
+        self.project.write("shop", json.dumps(shop))
+
+
+@pytest.mark.timeout(1200)
+def test_killed_while_a_source_is_replaced_side_by_side(
+    tmp_path: Path, postgres: PostgresServer, database: Make
+) -> None:
+    """The target has the totals of one folder or of the other, never of both."""
+    project = Project(tmp_path / "p", "sources", {})
+    lifecycle = {"replace": "side-by-side"}
+    shop = ReplacedSource(project, postgres.dsn(database()), {}, "delta", lifecycle=lifecycle)
+    try:
+        shop.declare(9)
+        runner = shop.runner()
+        assert project.run("apply", *ASKED).returncode == 8
+        eventually("it runs", shop.is_running, SECONDS)
+        shop.agrees()
+        former = shop.wanted()
+        shop.stop(runner)
+        doomed = shop.runner(Failpoint.RUNNER_BEFORE_ACCEPT)  # of the generations beside
         eventually("it runs", shop.is_running, SECONDS)
         shop.apply(7)
         shop.is_killed(doomed)
