@@ -39,6 +39,7 @@ from mzplan.model.address import Address, Place
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Lease, Status
+from mzplan.model.state import runs_beside
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.store.claims import recorded_places
@@ -321,7 +322,8 @@ class Controller:
             if query is None or hold is None or not hold.beside or hold.description is None:
                 continue
             new = query.description
-            if hold.description.generation < new.generation:  # the decision may be of a former state
+            # The decision may be of a former state.
+            if hold.description.generation < new.generation and runs_beside(address, new.body):
                 at = address.beside(new.generation)
                 wanted[at] = replace(query, description=replace(new, address=at))
         return wanted

@@ -87,15 +87,6 @@ class Use(NamedTuple):
     address: Address
     generation: int
 
-    def excludes(self, other: Use) -> bool:
-        """Whether another use of the same query must wait for the end of this one.
-
-        Generations of one query may share objects on its upstream, or its target. So only those run at once
-        that a gate runs beside each other.
-        """
-        is_beside = self.address.resource == other.address.resource and self.generation != other.generation
-        return self.address != other.address and not is_beside
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
@@ -153,12 +144,30 @@ def _why_blocked(decision: Decision, row: Row, world: World) -> str | None:
     if not isinstance(decision.command, Switch):
         return None
     description = decision.command.description
-    use = Use(row.address, description.generation)
-    if others := {other.address for other in world.users(description.id) if other.excludes(use)}:
+    if others := _excluding(row, description, world.users(description.id)):
         return f"waiting for {min(others)} to stop, which uses the same checkpoint"
     if world.is_being_removed(description):
         return "waiting for the removal of former storage"
     return None
+
+
+def _excluding(row: Row, description: Description, uses: Set[Use]) -> set[Address]:
+    """Return the addresses whose use of a query must end before a generation of it starts.
+
+    Generations of one query may share objects on its upstream, or its target. So they run at once only beside
+    the one in service.
+    """
+    is_former = row.wanted is not None and description.generation < row.wanted.description.generation
+    is_beside = row.address.is_beside or is_former
+    return {
+        use.address
+        for use in uses
+        if use.address != row.address
+        and (
+            use.generation == description.generation
+            or not (is_beside and use.address.resource == row.address.resource)
+        )
+    }
 
 
 def _why_postponed(decision: Decision, row: Row, world: World) -> str | None:
