@@ -63,8 +63,9 @@ def test_records_with_a_registry_are_read_by_its_latest_definition(lab: Lab, top
         lab.send(name, wire(message(id=2, note="b"), first), key=b"2")
         lab.send(name, wire(message("shop.Customer", id=3), first, b"\x02\x02"), key=b"3")
         lab.start(source)
-        eventually("two rows", lambda: lab.count(source) == 2)
-        eventually("the customer is counted", lambda: lab.report(source).left_out == 1)
+        eventually(
+            "two rows, without the customer", lambda: [row["id"] for row in rows(lab, source)] == [1, 2]
+        )
         # A definition that is registered while the query runs, with another field before and a renamed one.
         later = ORDER.replace(
             "int64 id = 1; optional string note", "int32 extra = 30; int64 id = 1; optional string memo"
