@@ -99,7 +99,7 @@ def test_properties_that_contradict_each_other_are_refused(
 def test_a_connection_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     text = declared(RAW).replace("connection: c\n    topic:", "connection: l\n    path:")
     (found,) = brief(errors(tmp_path, {"a.yaml": text}))
-    assert found.endswith("MZ020 raw and avro are formats of Kafka records")
+    assert found.endswith("MZ020 raw, avro and protobuf are formats of Kafka records")
     text = declared(RAW).replace("['a:1']", "['a:1'], options: {group.id: x}")
     (found,) = brief(errors(tmp_path, {"a.yaml": text}))
     assert found.endswith('MZ020 "group.id" can\'t be set here')
