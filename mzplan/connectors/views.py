@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector, SourceConnector
+from mzplan.connectors.api.lineage_names import LineageNames, at_path
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
+from mzplan.connectors.formats.letter_folder import check_folder, folder_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,8 +34,9 @@ class View(SourceConnector):
         return self.compute
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """Return an empty probe: there is no server to reach."""
-        return Probe()
+        """Return whether its dead letters can be stored. There is no server to reach."""
+        folder = folder_of(query)
+        return Probe(diagnostics=check_folder(query, folder)) if folder is not None else Probe()
 
     def route(self, query: ResolvedQuery) -> str:
         reads = query.description.reads.values()
@@ -43,4 +46,10 @@ class View(SourceConnector):
         raise AssertionError(f"{query.address} reads collections, not an upstream")
 
 
-CONNECTOR = Connector(type="sql", source=View)
+def lineage_ends(query: ResolvedQuery) -> LineageNames:
+    """Return the table of a view's dead letters, which is its only place outside the warehouse."""
+    folder = folder_of(query)
+    return LineageNames(writes=(at_path(folder),)) if folder is not None else LineageNames()
+
+
+CONNECTOR = Connector(type="sql", source=View, lineage_ends=lineage_ends)

@@ -65,7 +65,9 @@ def plan_letters(
     before = committed_record(state, address)
     if not address.reads_upstream:
         hint = f"name its source: {next(iter(before.reads.values()))}"
-        raise letters_refused(address, "Only a source keeps dead letters.", hint)
+        if address.writes_collection:
+            hint = f"compute all its rows again: mzplan apply --replace {address} --allow-replace"
+        raise letters_refused(address, "Only a source has records that can be reread.", hint)
     ensure_letters(address, before.type, before.body)
     if before.paused:
         why = "It is paused, so it can't read them now."

@@ -45,6 +45,7 @@ class Failpoint(StrEnum):
     CANARY_RELEASED = "canary.released"
     SOURCE_BEFORE_MERGE = "source.before-merge"
     SOURCE_MERGED = "source.merged"
+    LETTERS_STORED = "letters.stored"
     VIEW_PLANNED = "view.planned"
     VIEW_RECORDED = "view.recorded"
     VIEW_COMPUTED = "view.computed"

@@ -12,6 +12,7 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.formats.row_letters import row_letters_of
 from mzplan.connectors.frames import functions as f
 from mzplan.model.diagnostics import error
 from mzplan.model.violations import ViolationCount
@@ -57,6 +58,7 @@ class StepExpectations:
         self._query, self._checkpoint, self._collection = query, checkpoint, collection
         self._compares_positions = compares_positions
         self._counted, self._may_repeat = counted, True
+        self._letters = row_letters_of(query)
         self._checks: RowChecks | None = None
 
     @property
@@ -78,7 +80,9 @@ class StepExpectations:
             self._report(self._violations.total())
 
     def letter_reason(self, batch: DataFrame, step: int) -> Expression | None:
-        """Return why a row becomes a dead letter, NULL if it doesn't; None if no row of the step can."""
+        """Return why the record of a source's row becomes a dead letter, NULL if it doesn't.
+
+        Returns None if no record of the step can."""
         if not keeps_letters(self._query.body) or (self._may_repeat and self._is_written(step)):
             return None
         self._checks = self._checks or RowChecks(batch, self._query)
@@ -88,8 +92,8 @@ class StepExpectations:
     def checked(self, batch: DataFrame, step: int, *, cached: bool = False) -> Iterator[DataFrame]:
         """Count the rows of a step that violate an expectation, and yield the rows to write.
 
-        `cached`: the caller keeps the rows in memory; otherwise, this does. Raises MzplanError MZ381 if a row
-        violates an expectation with `on_violation: fail`.
+        The dead letters of a view are stored then. `cached`: the caller keeps the rows in memory; otherwise,
+        this does. Raises MzplanError MZ381 if a row violates an expectation with `on_violation: fail`.
         """
         if not self.any:
             yield batch
@@ -113,11 +117,16 @@ class StepExpectations:
             self._may_repeat = False
 
     def _count(self, checks: RowChecks, batch: DataFrame, step: int) -> None:
+        may_repeat = self._may_repeat
         found = checks.violations_in(batch) | self._duplicates(checks, batch)
         checks.require_met(found, batch, step)
         if any(found.values()) or self._may_repeat:  # it may replace the record of an earlier attempt
             self._may_repeat = True
             self._report(self._violations.record(step, found))
+        if self._letters is not None and (may_repeat or checks.has_letters(found)):
+            reason = checks.letter_reason(batch)
+            assert reason is not None  # the query keeps letters
+            self._letters.store(batch, reason, step, may_repeat=may_repeat)
 
     def _duplicates(self, checks: RowChecks, batch: DataFrame) -> dict[str, int]:
         """Return how many rows violate each expectation with `unique`, by its name."""
@@ -227,6 +236,10 @@ class RowChecks:
             if e.on_violation == DEAD_LETTER
         ]
         return f.coalesce(*reasons) if reasons else None
+
+    def has_letters(self, found: Mapping[str, int]) -> bool:
+        """Return whether rows become dead letters. `found`: the violations, by expectation."""
+        return any(found[e.name] for e, _ in self._checks if e.on_violation == DEAD_LETTER)
 
     def _first_place(self, sql: str, rows: DataFrame) -> str:
         """Return where a source's upstream has the first violating row, as a sentence; "" if unknown.

@@ -37,10 +37,10 @@ RUNNER = points("runner")
 CLAIMS = [Failpoint.STORAGE_JOURNALED, Failpoint.STORAGE_REMOVED]
 TABLES = [Failpoint.STORAGE_EXPIRED, Failpoint.STORAGE_MERGED, Failpoint.STORAGE_RECLAIMED]
 CANARY = points("canary")
-# On real servers: test_sink_kills.py, test_current_kills.py, test_task_kills.py,
+# On real servers: test_sink_kills.py, test_letter_kills.py, test_current_kills.py, test_task_kills.py,
 # tests/integration/spark/test_spark_task_kills.py.
 _TASKS = ("backfill", "replay", "dead-letters", "recompute", "erasure", "migration", "task")
-ELSEWHERE = points("source", "view", "sink", *_TASKS)
+ELSEWHERE = points("source", "letters", "view", "sink", *_TASKS)
 
 # Maintains a collection, and says what its tables were asked for.
 MAINTAIN = """

@@ -9,15 +9,19 @@ from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys
 from mzplan.config.documents import Declaration
 from mzplan.config.findings import Findings, Path
 from mzplan.schema.columns import Column
-from mzplan.schema.expectations import DEAD_LETTER, EXPECT, REMOVING, columns_named
+from mzplan.schema.expectations import DEAD_LETTER, EXPECT, REMOVING, columns_named, keeps_letters
 from mzplan.schema.relations.parse import recomputes
 from mzplan.schema.sql.expressions import parse_where
 
 _CONDITIONS = ("check", "not_null", "unique")
+_LETTERS = "dead_letter"  # the property
 
 
 def check_expectations(resource: Declaration, findings: Findings) -> None:
     """Check the expectations of a source or view whose body conforms to its schema."""
+    own = resource.own if resource.given else resource.body
+    if _LETTERS in own and not keeps_letters(resource.body) and not resource.address.reads_upstream:
+        findings.add("MZ380.unused-dead-letters", resource.location((_LETTERS,)), label=resource.label)
     expectations = resource.body.get(EXPECT)
     if not expectations:
         return
@@ -45,10 +49,10 @@ def check_expectations(resource: Declaration, findings: Findings) -> None:
             _check_columns(resource, stated, (*path, conditions[0]), names, findings)
         if conditions == ["unique"]:
             _check_unique(resource, stated, path, columns or (), findings)
-        if stated.get("on_violation") == DEAD_LETTER and resource.body.get("on_error") != DEAD_LETTER:
+        if stated.get("on_violation") == DEAD_LETTER and _LETTERS not in resource.body:
             place = resource.location((*path, "on_violation"))
             findings.add("MZ380.no-dead-letters", place, label=resource.label, name=name)
-        if stated.get("on_violation") == "drop" and recomputes(resource.body):
+        if stated.get("on_violation") in REMOVING and recomputes(resource.body):
             findings.add("MZ380.current", resource.location((*path, "on_violation")), label=resource.label)
         if stated.get("on_violation") == "drop" and resource.body.get("batch"):
             findings.add("MZ380.batch", resource.location((*path, "on_violation")), label=resource.label)

@@ -1,23 +1,22 @@
-"""Dead letters (`on_error: dead-letter`): stores malformed records with the reasons, and reads them again."""
+"""Dead letters of sources (`on_error: dead-letter`): stores malformed records, and reads them again."""
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.lineage_names import LineageName, at_path
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
+from mzplan.connectors.formats.letter_folder import check_folder, folder_of
 from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import add_missing, append
 from mzplan.connectors.frames.types import quoted
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import POSITION
-from mzplan.warehouse.paths import absolute, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -34,6 +33,7 @@ RECORD = ("topic", "partition", "offset", "timestamp")
 # keeps it, and a source of the same name in another environment has another id.
 LETTER = ("query", "step", *RECORD)
 _REMOVED = "mzplan_removed"
+_creating = threading.Lock()  # queries that share a table may store their first letters at the same time
 _NO_HEADERS = "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers"
 
 
@@ -101,10 +101,16 @@ def with_reason(rows: DataFrame, reason: Expression) -> DataFrame:
     return rows.withColumn(DEAD, f.col(DEAD).withField("reason", reasons))
 
 
-def ensure_table(session: SparkSession, folder: str) -> str:
-    """Return the SQL name of the dead letters' table in a folder. Creates the table if it is missing."""
+def ensure_table(session: SparkSession, folder: str, columns: str = COLUMNS) -> str:
+    """Return the SQL name of the dead letters' table in a folder.
+
+    Creates the table if it is missing, and adds columns that it doesn't have: a view may have created it."""
     table = f"delta.{quoted(folder)}"
-    session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) USING DELTA")
+    with _creating:
+        session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING DELTA")
+        stored = set(session.table(table).columns)
+        if missing := [column for column in columns.split(", ") if column.split()[0] not in stored]:
+            session.sql(f"ALTER TABLE {table} ADD COLUMNS ({', '.join(missing)})")
     return table
 
 
@@ -139,12 +145,6 @@ def remove_letters(letters: DataFrame, table: str) -> None:
     )
 
 
-def folder_of(query: ResolvedQuery) -> str | None:
-    """Return the folder of the dead letters' table, or None if they go to a topic."""
-    path = (query.body.get("dead_letter") or {}).get("path")
-    return absolute(query.directory, path) if path is not None else None
-
-
 def lineage_names(query: ResolvedQuery, topic: Callable[[str], LineageName]) -> tuple[LineageName, ...]:
     """Return the table or topic of a source's dead letters, or () if it keeps none."""
     place = query.body.get("dead_letter")
@@ -158,20 +158,10 @@ def check(query: ResolvedQuery, probe: Callable[[ResolvedQuery], Probe]) -> tupl
     """Return why dead letters can't be stored. `probe` checks write access to the topic."""
     place = query.body["dead_letter"]
     if (folder := folder_of(query)) is not None:
-        return _check_folder(query, folder)
+        return check_folder(query, folder)
     if place["topic"] == query.body["topic"]:
         return (Diagnostic.of("MZ020.own-dead-letters", address=query.address, topic=place["topic"]),)
     return probe(replace(query, body={**query.body, "topic": place["topic"]})).diagnostics
-
-
-def _check_folder(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
-    local = local_path(folder)
-    if local is None:  # only Spark can check what it reaches there
-        return ()
-    nearest = next((path for path in (local, *local.parents) if path.exists()), Path("/"))
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        return ()
-    return (Diagnostic.of("MZ057.dead-letters", address=query.address, folder=folder, nearest=nearest),)
 
 
 def _records(letters: DataFrame) -> DataFrame:

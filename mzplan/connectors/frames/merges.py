@@ -189,6 +189,13 @@ def add_missing(rows: DataFrame, table: str, keys: Sequence[str]) -> None:
     session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {matches_key} WHEN NOT MATCHED THEN {insert}")
 
 
+def replace_rows(rows: DataFrame, folder: str, where: str) -> None:
+    """Replace the rows of a Delta table that meet a condition by these, which meet it too, in one commit."""
+    for setting in (_APPLICATION, _VERSION):
+        rows.sparkSession.conf.unset(setting)
+    rows.write.format("delta").mode("overwrite").option("replaceWhere", where).save(folder)
+
+
 def _insert(columns: Sequence[str]) -> str:
     return f"INSERT ({', '.join(columns)}) VALUES ({', '.join(f's.{column}' for column in columns)})"
 

@@ -13,7 +13,7 @@ from mzplan.connectors.frames.merges import latest_rows
 from mzplan.connectors.frames.micro_batches import micro_batch
 from mzplan.connectors.user_code.failures import failed
 from mzplan.connectors.user_code.loading import load_function
-from mzplan.connectors.views import Compute, View
+from mzplan.connectors.views import Compute, View, lineage_ends
 from mzplan.schema.columns import CHANGE, POSITION, UPSERT
 from mzplan.schema.user_functions import function_of
 
@@ -69,4 +69,4 @@ class FunctionSink(SinkConnector):
         return rows.writeStream.foreachBatch(run.writer_of(write_batch))
 
 
-CONNECTOR = Connector(type="function", source=FunctionView, sink=FunctionSink)
+CONNECTOR = Connector(type="function", source=FunctionView, sink=FunctionSink, lineage_ends=lineage_ends)

@@ -20,11 +20,11 @@ from mzplan.connectors.formats.dead_letters import (
     RECORD,
     WORD,
     ensure_table,
-    folder_of,
     letters_of,
     records_of,
     remove_letters,
 )
+from mzplan.connectors.formats.letter_folder import folder_of
 from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import delete_matching, purge, writing_as

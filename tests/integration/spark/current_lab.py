@@ -32,7 +32,9 @@ class CurrentLab:
         self.inputs[name] = source = replace(source, body=body, digest=f"1:{uuid.uuid4().hex}")
         columns = columns_of(source.type, source.body)
         path = str(self.lab._collection(source))
-        Collections().ensure(self.lab.spark, path, columns, "STRUCT<at: BIGINT>", keyed=bool(key))
+        Collections().ensure(
+            self.lab.spark, path, columns, "STRUCT<step: BIGINT, row: BIGINT>", keyed=bool(key)
+        )
         if rows:
             self.insert(name, *rows)
 

@@ -96,6 +96,41 @@ def test_only_a_source_with_dead_letters_keeps_records(tmp_path: Path) -> None:
         assert [one.code for one in errors(folder)] == found
 
 
+def view_with_letters(expectation: str, letters: str = "\n    dead_letter: {path: dead/views}") -> str:
+    """The end of the view `totals`: its expectation, then `dead_letter`."""
+    return f"{expectation}}}{letters} #"
+
+
+def test_a_view_keeps_the_rows_that_violate_an_expectation(tmp_path: Path) -> None:
+    kept = view_with_letters("e: {check: total > 0, on_violation: dead-letter}, f: {not_null: customer}")
+    assert errors(project(tmp_path, view=kept)) == []
+    (unused,) = errors(project(tmp_path, view=view_with_letters("e: {check: total > 0}")))
+    assert (unused.code, unused.summary) == ("MZ380", "view.totals keeps no dead letters")
+    assert "none of its expectations" in unused.detail
+    (current,) = errors(project(tmp_path, view=kept, output="current"))
+    assert current.summary == "view.totals can't drop rows"
+    which = view_with_letters("e: {unique: total, on_violation: dead-letter}")
+    (refused,) = errors(project(tmp_path, view=which))
+    assert "can't remove rows" in refused.summary
+    topic = view_with_letters(
+        "e: {not_null: total, on_violation: dead-letter}", "\n    dead_letter: {topic: dead}"
+    )
+    assert [one.code for one in errors(project(tmp_path, view=topic))] == ["MZ004"]
+
+
+def test_a_view_without_such_an_expectation_may_have_a_default_place(tmp_path: Path) -> None:
+    project(tmp_path, view="e: {check: total > 0}")
+    write(tmp_path, {"mzplan.yaml": DRY + "defaults: {views: {dead_letter: {path: dead}}}\n"})
+    assert errors(tmp_path) == []
+
+
+def test_a_changed_place_of_dead_letters_restarts_the_view(tmp_path: Path) -> None:
+    expectation = "e: {check: total > 0, on_violation: dead-letter}"
+    apply(project(tmp_path, view=view_with_letters(expectation)))
+    project(tmp_path, view=view_with_letters(expectation, "\n    dead_letter: {path: dead/others}"))
+    assert planned_effects(tmp_path) == {"view.totals": "restart"}
+
+
 def test_a_view_checks_its_own_columns(tmp_path: Path) -> None:
     (unknown,) = errors(project(tmp_path, view="e: {check: amount > 0}"))
     assert unknown.code == "MZ019" and "view.totals has the columns customer, total" in unknown.detail

@@ -328,7 +328,7 @@ def letters_of(state: State, address: str) -> Plan:
         (steps_of, "sink.orders_pg", "paused", "mzplan resume sink.orders_pg"),
         (steps_of, "source.orders", "Only a sink has a target", "--dead-letters"),
         (letters_of, "source.orders", "paused", "mzplan resume source.orders"),
-        (letters_of, "sink.orders_pg", "Only a source keeps dead letters", "source.orders"),
+        (letters_of, "sink.orders_pg", "Only a source has records", "source.orders"),
         (letters_of, "source.skipping", "It keeps no dead letters", "set on_error and dead_letter"),
         (letters_of, "source.topic", "to the topic dead, and a topic", "declare a source of that"),
         (letters_of, "source.keyed", "the latest row of each key", "--replace"),

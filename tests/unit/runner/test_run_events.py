@@ -99,11 +99,11 @@ def test_a_failed_run_has_its_error_and_another_run_follows(watched: Watched, wo
 def describing(
     address: str, type_: str, body: dict[str, Any], connection: dict[str, Any] | None = None
 ) -> Description:
-    """A query with a connection, and for a sink the source `orders` of three columns."""
+    """A query with a connection, and for a view or sink the source `orders` of three columns."""
     columns = "id BIGINT, name STRING, payload STRUCT<city: STRING>"
     resources = dict(make_state(1, format={"type": "json", "schema": columns}).resources)
     where, linked = Address.parse(address), Address("connection", "c")
-    references = {"from": ORDERS} if where.kind == "sink" else {}
+    references = {} if where.kind == "source" else {"from": ORDERS}
     if connection is not None:
         resources[linked] = ResourceState(address=linked, id="c", type=connection["type"], body=connection)
         references["connection"] = linked
@@ -131,6 +131,7 @@ TABLES = {"tables": TWO, "schema": "id BIGINT", "key": ["id"], "include": ["tabl
 TOPIC = {"topic": "t", "format": JSON}
 LETTERS = {**TOPIC, "on_error": "dead-letter"}
 TO_TOPIC, TO_FOLDER = ({**LETTERS, "dead_letter": to} for to in ({"topic": "bad"}, {"path": "b"}))
+VIEW = {"query": "SELECT id FROM orders", "schema": "id BIGINT", "dead_letter": {"path": "b"}}
 SOCKET = {**POSTGRES, "host": "/run/pg"}
 LAKE = {"type": "files", "path": "s3a://someone@lake/raw/"}
 FILES = {"path": "in/orders", "format": JSON}
@@ -147,6 +148,7 @@ ITS_OWN, READ = (("file", f"/warehouse/collections/{id_}/g1") for id_ in "qs")
         ("source.q", "postgres", TABLES, POSTGRES, [(DATABASE, f"shop.{t}") for t in TWO], [ITS_OWN]),
         ("source.q", "files", FILES, LAKE, [("s3://lake", "raw/in/orders")], [ITS_OWN]),
         ("source.q", "local", {"schema": "id BIGINT"}, None, [], [ITS_OWN]),
+        ("view.q", "sql", VIEW, None, [READ], [ITS_OWN, ("file", "/project/b")]),
         ("sink.q", "kafka", {"topic": "out"}, KAFKA, [READ], [(BROKER, "out")]),
         ("sink.q", "postgres", {"table": "t"}, POSTGRES, [READ], [(DATABASE, "shop.public.t")]),
         ("sink.q", "postgres", {"table": "a.t"}, SOCKET, [READ], [("postgres://localhost:5432", "shop.a.t")]),
