@@ -14,7 +14,7 @@ from mzplan.cli.apply import carry_out_plan
 from mzplan.cli.arguments import DURATION, QUERY
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.options import auto_option, live_option, message_option, wait_option
-from mzplan.features.erase.letters import earlier_records, letters_elsewhere
+from mzplan.features.erase.letters import committed_states, letters_elsewhere
 from mzplan.features.erase.reach import Reach, reach_of
 from mzplan.features.erase.replacement import reach_with_replacements
 from mzplan.model.address import Address
@@ -223,7 +223,7 @@ class _Requests:
                 replaces=self._replaces,
             )
             notices = (
-                *_letters_elsewhere(project, state, address),
+                *letters_elsewhere(committed_record(state, address), committed_states(project.store, state)),
                 *stored_data_notices(plan, project, state),
             )
             plan = dataclasses.replace(plan, diagnostics=(*plan.diagnostics, *notices))
@@ -254,13 +254,6 @@ class _Requests:
                 _conditions(project, record).remove(name)
         except (MzplanError, OSError):
             return
-
-
-def _letters_elsewhere(project: Project, state: State, address: Address) -> Iterator[Diagnostic]:
-    source = committed_record(state, address)
-    places = letters_elsewhere(source, earlier_records(project.store, source, state))
-    if places:
-        yield Diagnostic.of("MZ403.letters", address=address, places=places)
 
 
 def _named_by(record: ResourceState) -> set[str]:

@@ -228,6 +228,27 @@ def test_dead_letters_in_other_places_are_listed(shop: Path) -> None:
     assert listed() == ["source.orders: dead letters in folder dead/a and topic lost stay"]
 
 
+def test_dead_letters_of_views_are_listed_even_after_the_view(shop: Path) -> None:
+    def listed() -> dict[str, str]:
+        ran = erase(shop, "source.orders", "--no-replace")
+        found = [d for d in ran.json()["diagnostics"] if "dead letters" in d["summary"]]
+        return {d["address"]: d["summary"].partition(": ")[2] for d in found}
+
+    assert listed() == {}
+    query = 'query: "SELECT id, name FROM orders WHERE amount > 10"'
+    for folder in ("a", "b"):
+        expect = "expect: {e: {not_null: name, on_violation: dead-letter}}"
+        cli_runs.edit(shop, f"big: {{{query}", f"big: {{{expect}, dead_letter: {{path: {folder}}}, {query}")
+        cli_runs.apply(shop)
+        cli_runs.edit(shop, f"{expect}, dead_letter: {{path: {folder}}}, ", "")
+    assert listed() == {"view.big": "dead letters in folder a and folder b stay"}
+    assert "dead letters" not in erase(shop, "source.people", "--no-replace").out
+    text = (shop / "pipeline.yaml").read_text().splitlines(keepends=True)
+    (shop / "pipeline.yaml").write_text("".join(line for line in text if "big" not in line))
+    cli_runs.apply(shop)
+    assert listed() == {"view.big": "dead letters in folder a and folder b stay"}
+
+
 def test_a_dry_instance_gets_no_condition(shop: Path) -> None:
     """Nothing would ever remove it."""
     assert erase(shop, "source.people").code == 0
