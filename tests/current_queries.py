@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mzplan.schema.columns import parse_columns
-from mzplan.schema.relations.tree import Input
+from mzplan.schema.relations.analysis import analyse, output_of
+from mzplan.schema.relations.parse import parse_query
+from mzplan.schema.relations.tree import Analysis, Input
 
 Row = tuple[object, ...]
 _TYPES = {"BIGINT": 6, "INT": 4, "STRING": 4}  # with how many values, so that rows meet in joins
@@ -63,15 +65,33 @@ class Case:
 def case(seed: int) -> Case:
     """Return the case of a seed."""
     chance = random.Random(seed)
-    tables = [_table(chance, name) for name in ("a", "b", "c")]
+    tables = empty_tables(chance)
     for table in tables:
-        table.old = [_row(chance, table) for _ in range(chance.randint(2, 14))]
+        table.old = [random_row(chance, table) for _ in range(chance.randint(2, 14))]
         table.new = list(table.old)
     for table in chance.sample(tables, chance.choice((1, 1, 2, 3))):
         for _ in range(chance.choice((1, 1, 2, 4))):
             _change(chance, table)
     sql, key = _Query(chance, tables).whole()
     return Case(tables, sql, key)
+
+
+def empty_tables(chance: random.Random) -> list[Table]:
+    """Return three tables without rows."""
+    return [_table(chance, name) for name in ("a", "b", "c")]
+
+
+def keyed_query(chance: random.Random, tables: Sequence[Table]) -> tuple[str, Sequence[str]]:
+    """Return a query of which no two rows have the same key, and the key."""
+    return _Query(chance, tables).keyed()
+
+
+def analysed(sql: str, key: Sequence[str], tables: Sequence[Table]) -> Analysis:
+    """Return the analysis of a query over some of these tables."""
+    query = parse_query(sql, over_tables=True)
+    inputs = {table.name: table.input for table in tables if table.name in query.places}
+    body = {"output": "current", "key": key}
+    return analyse(query, inputs, body, output_of(body).passes)
 
 
 def _table(chance: random.Random, name: str) -> Table:
@@ -81,11 +101,11 @@ def _table(chance: random.Random, name: str) -> Table:
     return Table(name, columns)
 
 
-def _row(chance: random.Random, table: Table) -> Row:
-    return tuple(_value(chance, type_) for type_ in table.columns.values())
+def random_row(chance: random.Random, table: Table) -> Row:
+    return tuple(random_value(chance, type_) for type_ in table.columns.values())
 
 
-def _value(chance: random.Random, type_: str) -> object:
+def random_value(chance: random.Random, type_: str) -> object:
     number = chance.randrange(_TYPES[type_])
     if chance.random() < 0.15:
         return None
@@ -100,12 +120,12 @@ def _change(chance: random.Random, table: Table) -> None:
         table.changed.append(before)
         if action == "update":
             place = chance.randrange(len(before))
-            value = _value(chance, list(table.columns.values())[place])
+            value = random_value(chance, list(table.columns.values())[place])
             after = (*before[:place], value, *before[place + 1 :])
             table.new.append(after)
             table.changed.append(after)
         return
-    table.new.append(_row(chance, table))
+    table.new.append(random_row(chance, table))
     table.changed.append(table.new[-1])
 
 
@@ -136,8 +156,26 @@ class _Query:
         if self._chance.random() < 0.05:
             order = ", ".join(names)
             sql = f"SELECT * FROM ({sql}) q ORDER BY {order} LIMIT 3"
-        prefix = f"WITH {', '.join(self._with)} " if self._with else ""
-        return f"{prefix}{sql}", key
+        return self._with_parts(sql), key
+
+    def keyed(self) -> tuple[str, Sequence[str]]:
+        """Return distinct rows, groups by their columns, or the rows with each value of a random key."""
+        chance = self._chance
+        kind = chance.choice((self._grouped, self._exploded, self._distinct, None, None))
+        if kind is not None:
+            sql, columns = kind(2)
+            return self._with_parts(sql), [name for name in columns if name.startswith("c")]
+        sql, columns = self._any_select(2)
+        names = list(columns)
+        if chance.random() < 0.3:
+            return self._with_parts(f"SELECT DISTINCT * FROM ({sql}) q"), names
+        key = chance.sample(names, min(len(names), chance.choice((1, 1, 2))))
+        rows = f"sort_array(collect_list(struct({', '.join(f'q.{name}' for name in names)}))) AS same"
+        items = ", ".join(f"q.{name}" for name in key)
+        return self._with_parts(f"SELECT {items}, {rows} FROM ({sql}) q GROUP BY {items}"), key
+
+    def _with_parts(self, sql: str) -> str:
+        return f"WITH {', '.join(self._with)} {sql}" if self._with else sql
 
     def _any_select(self, depth: int) -> tuple[str, dict[str, str]]:
         often = (self._plain, self._grouped)

@@ -139,4 +139,8 @@ def affected_keys(
         if affected.input in changed
     ]
     keys = reduce(lambda one, other: one.unionAll(other), found).distinct().persist()
-    return AffectedKeys(keys, trace.keys, keys.count())
+    try:
+        return AffectedKeys(keys, trace.keys, keys.count())
+    except BaseException:
+        keys.unpersist()
+        raise

@@ -157,7 +157,7 @@ class CurrentRun:
         if not why and former is not None:
             changed = self._changed(planned.versions, former.versions)
             keys, why = self._affected(tables, changed) if changed else (None, "")
-            if not why and (keys is None or not keys.count):
+            if not why and keys is None:
                 return self._record(step, planned, began, count=0)
         try:
             rows = rows_by_sql(self.session, {}, tables, self.query, self.position)
@@ -229,12 +229,16 @@ class CurrentRun:
     def _affected(
         self, tables: Mapping[str, DataFrame], changed: Mapping[str, DataFrame]
     ) -> tuple[AffectedKeys | None, str]:
-        """Return the affected keys; or None, and why all rows are computed, as a clause."""
+        """Return the affected keys (None if there are none), and why all rows are computed instead, as a
+        clause."""
         try:
             keys = affected_keys(self.session, self._trace, tables, changed, self.query)
         except Exception as problem:  # such as a former value that a CAST refuses, or a removed change feed
             log.warning("%s: all rows are computed: %s", self.query.address, problem)
             return None, "the affected keys couldn't be found"
+        if not keys.count:
+            keys.close()
+            return None, ""
         share = int(self.query.body["full_above"].rstrip("%"))
         if self.query.body["refresh"] == "auto":
             rows = read_table(self.session, self.collection).count()  # from the table's log
