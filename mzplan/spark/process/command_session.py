@@ -143,7 +143,7 @@ class _Output:
         self._results: TextIO | None = None
 
     def redirect(self) -> None:
-        if self._results is None:
+        if self._results is None or sys.stdout is not sys.stderr:  # another command left it in this process
             self._results, sys.stdout = sys.stdout, sys.stderr
 
     def restore(self) -> None:
